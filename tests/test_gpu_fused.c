@@ -32,6 +32,8 @@ static const struct recipe {
     {SPLIT_UNITS, "layers=784-265-10 batch-size=64 epochs=1 activation=gelu"},
     {SPLIT_UNITS, "layers=784-272-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},
     {SPLIT_UNITS, "layers=400-401-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {SPLIT_PIXELS, "layers=64-120-10 batch-size=100 epochs=2"},
+    {SPLIT_UNITS, "layers=64-320-10 batch-size=128 epochs=2 momentum=0.9 lr=0.05"},
     {SPLIT_UNITS, "layers=784-1056-10 batch-size=50 epochs=1 weight-decay=0.01"},
     {TWO_HIDDEN, "layers=784-512-512-10 batch-size=128 epochs=1"},
     {TWO_HIDDEN, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},

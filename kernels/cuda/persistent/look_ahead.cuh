@@ -97,7 +97,7 @@ __device__ inline void store_weight_twice(const plan &plan, int layer, bool bias
 
 /* --- barriers of some warps of a block --- */
 
-enum { BARRIER_MAIN = 1, BARRIER_ROWS, BARRIER_OUTPUT, BARRIER_HELPERS, BARRIER_ALL };
+enum { BARRIER_MAIN = 1, BARRIER_ROWS, BARRIER_OUTPUT, BARRIER_HELPERS, BARRIER_PIXELS, BARRIER_DZ };
 
 template <int ID, int COUNT> __device__ inline void barrier_sync() {
     asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");

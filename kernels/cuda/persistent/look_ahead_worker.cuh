@@ -182,18 +182,25 @@ template <int TILES> struct worker {
 
     /* --- gradient --- */
 
-    /* This thread's packet of dZ, and the header; false if the step is bad. All threads. */
-    __device__ bool receive_dz(int i) {
-        const uint4 *from = plan.dz_of(i, group);
+    /* dZ of a step and the header, for the main warps; false if the step is bad. */
+    __device__ bool receive_dz(int i) const {
+        const uint4 *from = plan.dz_of(i, group), *header = from + MAIN_THREADS;
         const uint32_t phase = phase_of(i);
-        if (threadIdx.x < DZ_PACKETS) {
-            uint4 packet;
-            do packet = load_packet(from + threadIdx.x);
-            while (!arrived(packet, phase));
-            packet.w &= ~1u;
-            memory.dz[i % 2][threadIdx.x] = packet;
-        }
-        barrier_sync<BARRIER_ALL, BLOCK_THREADS>(); /* main and copying warps come from different places */
+        const bool first = threadIdx.x == 0;
+        uint4 packet, head = {};
+        do {
+            packet = load_packet(from + threadIdx.x);
+            if (first) head = load_packet(header);
+        } while (!arrived(packet, phase) || (first && !arrived(head, phase)));
+        packet.w &= ~1u;
+        memory.dz[i % 2][threadIdx.x] = packet;
+        if (first) memory.dz[i % 2][MAIN_THREADS] = head;
+        barrier_sync<BARRIER_PIXELS, BLOCK_THREADS>(); /* the pixels have arrived, too */
+        barrier_arrive<BARRIER_DZ, BLOCK_THREADS>();
+        return is_good(i);
+    }
+
+    __device__ bool is_good(int i) const { /* after dZ of the step has arrived */
         return memory.dz[i % 2][MAIN_THREADS].y == 0;
     }
 
@@ -272,7 +279,9 @@ template <int TILES> struct worker {
             __pipeline_commit();
             image = image_of(first + i + 4, row);
             __pipeline_wait_prior(0);
-            if (!receive_dz(i)) break;
+            barrier_arrive<BARRIER_PIXELS, BLOCK_THREADS>();
+            barrier_sync<BARRIER_DZ, BLOCK_THREADS>();
+            if (!is_good(i)) break;
         }
     }
 
