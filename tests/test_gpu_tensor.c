@@ -308,6 +308,29 @@ static void narrow_products_write_planes(void **state) {
     compute_close(&compute);
 }
 
+/* --- memory --- */
+
+/* Ever larger operands, two of them with each call, until FLOAT32_MOST_ALLOCATIONS is reached: the calls
+   after that have other kernels, and are right. */
+static void without_memory_other_kernels_run(void **state) {
+    (void)state;
+    enum { CALLS = 140 };
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    for (size_t i = 0; i < CALLS; i++) {
+        const struct verify_case test = {.op = GEMM_NN,
+                                         .m = 64,
+                                         .n = 64,
+                                         .k = 64 * (i + 1),
+                                         .alpha = 1,
+                                         .epilogue = true,
+                                         .activation = ACTIVATION_TANH,
+                                         .seed = i};
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
 /* --- the choice --- */
 
 static size_t kernels_of(const char *option, enum gemm_precision precision, size_t side,
@@ -350,6 +373,7 @@ int main(void) {
         cmocka_unit_test(unchanged_operands_are_split_once),
         cmocka_unit_test(planes_are_written_with_c),
         cmocka_unit_test(narrow_products_write_planes),
+        cmocka_unit_test(without_memory_other_kernels_run),
         cmocka_unit_test(the_option_chooses),
     };
     return cmocka_run_group_tests_name("gpu tensor", tests, NULL, NULL);

@@ -81,28 +81,31 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
 
 enum kernel { NARROW, SMALL, TENSOR, LIBRARY };
 
-static bool on_tensor_cores(const tuned_context *context, const struct gemm_call *call) {
+static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
-    return context->tensor_cores == TENSOR_ALWAYS ||
-           (context->tensor_cores == TENSOR_AUTO && float32_pays(call));
+    const bool wanted = context->tensor_cores == TENSOR_ALWAYS ||
+                        (context->tensor_cores == TENSOR_AUTO && float32_pays(call));
+    return wanted && (launcher.describe || float32_reserve(&context->float32, call, launcher.fault));
 }
 
-static enum kernel choose(const tuned_context *context, const struct gemm_call *call) {
-    if (context->tensor_cores == TENSOR_ALWAYS && on_tensor_cores(context, call)) return TENSOR;
+static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    if (context->tensor_cores == TENSOR_ALWAYS && on_tensor_cores(context, call, launcher)) return TENSOR;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     if (small_takes(call)) return SMALL;
-    return on_tensor_cores(context, call) ? TENSOR : LIBRARY;
+    return on_tensor_cores(context, call, launcher) ? TENSOR : LIBRARY;
 }
 
 static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
-    const enum kernel kernel = choose((tuned_context *)opaque, call);
+    tuned_context *context = (tuned_context *)opaque;
+    cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    const enum kernel kernel = choose(context, call, launcher);
     if (kernel == SMALL || kernel == TENSOR) return true;
     return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
 
 /* Returns false if cuBLAS has to run the call. */
 static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
-    const enum kernel kernel = choose(context, call);
+    const enum kernel kernel = choose(context, call, launcher);
     if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);

@@ -6,17 +6,20 @@
 
 /* --- memory --- */
 
-/* Possible while a graph is captured. NULL on failure. */
+/* Possible while a graph is captured. NULL: there is no memory, which is no fault. */
 static void *allocate(struct float32_workspace *workspace, size_t bytes, cuda_fault *fault) {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     void *memory = NULL;
-    if (workspace->allocations == FLOAT32_MOST_ALLOCATIONS) {
-        CUDA_TRY(fault, cudaErrorMemoryAllocation);
-    } else if (CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode))) {
-        if (CUDA_TRY(fault, cudaMalloc(&memory, bytes)))
-            workspace->allocation[workspace->allocations++] = memory;
-        CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode));
+    if (workspace->allocations == FLOAT32_MOST_ALLOCATIONS) return NULL;
+    if (!CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode))) return NULL;
+    const cudaError_t error = cudaMalloc(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        memory = NULL;
+    } else if (CUDA_TRY(fault, error)) {
+        workspace->allocation[workspace->allocations++] = memory;
     }
+    CUDA_TRY(fault, cudaThreadExchangeStreamCaptureMode(&mode));
     return memory;
 }
 
@@ -25,8 +28,9 @@ bool float32_workspace_open(struct float32_workspace *workspace, unsigned proces
     *workspace = {.open = float32_open(), .processors = processors};
     if (!workspace->open) return true;
     workspace->flags = (plane_flags *)allocate(workspace, bytes, fault);
-    return workspace->flags && CUDA_TRY(fault, cudaMemset(workspace->flags, 0, bytes)) &&
-           CUDA_TRY(fault, cudaDeviceSynchronize()); /* before a kernel on any stream */
+    workspace->open = workspace->flags && CUDA_TRY(fault, cudaMemset(workspace->flags, 0, bytes)) &&
+                      CUDA_TRY(fault, cudaDeviceSynchronize()); /* before a kernel on any stream */
+    return !fault->message[0];
 }
 
 void float32_workspace_close(struct float32_workspace *workspace) {
@@ -113,7 +117,6 @@ static bool replace(struct float32_workspace *workspace, float32_operand *operan
     const size_t count = source.to.count(), planes_bytes = 2 * count * PLANE_BYTES;
     planes old = operand->source.to;
     if (count > operand->capacity) {
-        operand->capacity = 0;
         old.blocks = (char *)allocate(workspace, planes_bytes + rounded(count * sizeof(unsigned)), fault);
         if (!old.blocks) return false;
         operand->capacity = count;
@@ -126,7 +129,7 @@ static bool replace(struct float32_workspace *workspace, float32_operand *operan
     return true;
 }
 
-/* The operand of a matrix; its planes may be used as they are if it is valid. NULL on failure. */
+/* The operand of a matrix; its planes may be used as they are if it is valid. NULL: there is no memory. */
 static float32_operand *take(struct float32_workspace *workspace, const split_source &source,
                              cuda_fault *fault) {
     float32_operand *operand = find(workspace, source);
@@ -145,6 +148,19 @@ planes float32_planes_of_c(struct float32_workspace *workspace, const struct gem
     own->valid = true;
     own->last_call = workspace->calls;
     return own->source.to;
+}
+
+/* Bytes of scratch memory: bf16 planes of both operands, and sums of 64 rows of C. */
+static size_t scratch_bytes(const gemm_call &call) {
+    const size_t rows = (call.m + PLANE_SIDE - 1) / PLANE_SIDE;
+    return 3 * (source_a(call).to.count() + source_b(call).to.count()) * PLANE_BYTES +
+           rows * call.n * sizeof(float);
+}
+
+bool float32_reserve(struct float32_workspace *workspace, const struct gemm_call *call, cuda_fault *fault) {
+    workspace->calls++;
+    return take(workspace, source_a(*call), fault) && take(workspace, source_b(*call), fault) &&
+           scratch(workspace, scratch_bytes(*call), fault);
 }
 
 /* --- column sums --- */
@@ -225,16 +241,9 @@ void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *c
                   cuda_launcher &launcher) {
     const split_source a = source_a(*call), b = source_b(*call);
     if (launcher.describe) return launch_all(workspace, *call, a, false, b, false, {}, NULL, launcher);
-    workspace->calls++;
     float32_forget(workspace, call);
-    float32_operand *const own_a = take(workspace, a, launcher.fault), *const own_b =
-                                                                           take(workspace, b, launcher.fault);
-    const size_t rows = (call->m + PLANE_SIDE - 1) / PLANE_SIDE;
-    char *const memory =
-        scratch(workspace, 3 * (a.to.count() + b.to.count()) * PLANE_BYTES + rows * call->n * sizeof(float),
-                launcher.fault);
-    if (!own_a || !own_b || !memory) return;
+    float32_operand *const own_a = find(workspace, a), *const own_b = find(workspace, b);
     launch_all(workspace, *call, own_a->source, own_a->valid, own_b->source, own_b->valid || own_a == own_b,
-               float32_planes_of_c(workspace, call), memory, launcher);
+               float32_planes_of_c(workspace, call), workspace->scratch, launcher);
     own_a->valid = own_b->valid = true;
 }

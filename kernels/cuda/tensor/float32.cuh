@@ -36,7 +36,7 @@ struct float32_operand {
 
 /* Memory of split operands: recent ones are kept, for calls that read them again. Memory grows, and is only
    freed at the end: captured graphs use it. */
-enum { FLOAT32_OPERANDS = 32, FLOAT32_MOST_ALLOCATIONS = 256 };
+enum { FLOAT32_OPERANDS = 64, FLOAT32_MOST_ALLOCATIONS = 256 };
 struct float32_workspace {
     bool open; /* float32_open returned true */
     unsigned processors;
@@ -65,9 +65,13 @@ planes float32_planes_of_c(struct float32_workspace *workspace, const struct gem
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */
 bool float32_supports(const struct float32_workspace *workspace, const struct gemm_call *call);
 
+/* Makes room for the planes of a call that float32_supports; false: there is no memory for them. */
+bool float32_reserve(struct float32_workspace *workspace, const struct gemm_call *call, cuda_fault *fault);
+
 /* Is it faster than float32 arithmetic for this call? */
 bool float32_pays(const struct gemm_call *call);
 
+/* After float32_reserve. */
 void float32_gemm(struct float32_workspace *workspace, const struct gemm_call *call, cuda_launcher &launcher);
 
 #endif
