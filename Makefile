@@ -228,7 +228,7 @@ $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)
 	@echo '  nvcc  $<'
 	$(Q)$(NVCC) $(ALL_NVCCFLAGS) -I. -I$(B) -MMD -MP -c $< -o $@ 2>$@.notes; status=$$?; cat $@.notes >&2; \
-		if grep -qE '\(C75(0[89]|1[0-5])\)' $@.notes; then echo '$<: ptxas waits between the wgmma of a group' >&2; status=1; fi; \
+		if grep -qE '\(C75(0[89]|1[0-9]|20)\)' $@.notes; then echo '$<: ptxas waits between the wgmma of a group' >&2; status=1; fi; \
 		[ $$status -eq 0 ] || { rm -f $@; exit 1; }
 
 $(B)/cudaflags: FORCE

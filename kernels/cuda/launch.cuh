@@ -37,4 +37,28 @@ void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim
     }
 }
 
+/* A launch in clusters of `blocks`. The attribute belongs to the configuration. */
+static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, dim3 grid, dim3 block,
+                                                size_t dynamic_bytes, unsigned blocks) {
+    attribute->id = cudaLaunchAttributeClusterDimension;
+    attribute->val.clusterDim = {blocks, 1, 1};
+    return {.gridDim = grid,
+            .blockDim = block,
+            .dynamicSmemBytes = dynamic_bytes,
+            .attrs = attribute,
+            .numAttrs = blocks > 1};
+}
+
+/* As launch, in clusters of `blocks`; 1: without. */
+template <typename... P, typename... A>
+void launch_cluster(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                    size_t dynamic_bytes, unsigned blocks, const A &...arguments) {
+    if (launcher.describe)
+        return cuda_describe_launch(launcher, name, (const void *)kernel, block, dynamic_bytes);
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = cluster_config(&attribute, grid, block, dynamic_bytes, blocks);
+    config.stream = launcher.stream;
+    CUDA_TRY(launcher.fault, cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
 #endif

@@ -3,10 +3,9 @@
    Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
               layer of 10 columns, bound by memory (6_tuned_narrow.cu), and small batches, bound by latency
               (6_tuned_small.cu). Large float32 products run on the tensor cores of compute capability 9.0, as
-              accurate as float32 arithmetic (kernels/cuda/tensor/). Own kernels run bias and activation while
-              C is in registers.
-   Bound by   bytes of the large matrix (narrow); latency (small); tensor cores (large float32); others as
-              5_cublas.cu
+              accurate as float32 arithmetic, and so do those of bfloat16 (kernels/cuda/tensor/). Own kernels
+              run bias and activation while C is in registers.
+   Bound by   bytes of the large matrix (narrow); latency (small); tensor cores; others as 5_cublas.cu
    Improves   5_cublas.cu; last of the course
    Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16) */
 #include "kernels/cuda/gemm/6_tuned.cuh"
@@ -21,7 +20,8 @@ extern "C" const struct gemm_backend gemm_cublas;
 enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER };
 static const struct gemm_option tuned_options[] = {
     {"tensor", "auto|always|never", "auto",
-     "true float32 products on tensor cores of compute capability 9.0: large ones, all, or none"},
+     "own kernels on tensor cores of compute capability 9.0, for true float32 and bf16 products: large ones, "
+     "all, or none"},
     {}};
 
 static void tuned_destroy(void *opaque) {
@@ -59,6 +59,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
         ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
         reduction_open(&context->reduction, &context->fault) &&
         float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
+    if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction);
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -79,7 +80,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, SMALL, TENSOR, LIBRARY };
+enum kernel { NARROW, SMALL, TENSOR, BF16, LIBRARY };
 
 static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
@@ -88,9 +89,17 @@ static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call
     return wanted && (launcher.describe || float32_reserve(&context->float32, call, launcher.fault));
 }
 
+static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm_call *call) {
+    return bf16_supports(&context->bf16, call) && (context->tensor_cores == TENSOR_ALWAYS ||
+                                                   (context->tensor_cores == TENSOR_AUTO && bf16_pays(call)));
+}
+
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
-    if (context->tensor_cores == TENSOR_ALWAYS && on_tensor_cores(context, call, launcher)) return TENSOR;
+    const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
+    if (always && bf16) return BF16;
+    if (always && on_tensor_cores(context, call, launcher)) return TENSOR;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
+    if (bf16) return BF16;
     if (small_takes(call)) return SMALL;
     return on_tensor_cores(context, call, launcher) ? TENSOR : LIBRARY;
 }
@@ -99,7 +108,7 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = choose(context, call, launcher);
-    if (kernel == SMALL || kernel == TENSOR) return true;
+    if (kernel == SMALL || kernel == TENSOR || kernel == BF16) return true;
     return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
 
@@ -110,6 +119,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
+    if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
     return kernel != LIBRARY;
 }
 
@@ -144,10 +154,13 @@ static size_t tuned_kernels(void *opaque, const struct gemm_call *call, struct g
 
 static void tuned_describe(void *opaque, char *text, size_t size) {
     const tuned_context *context = (const tuned_context *)opaque;
-    const bool tensor =
-        context->float32.open && context->precision == GEMM_TRUE && context->tensor_cores != TENSOR_NEVER;
-    snprintf(text, size, "own kernels for narrow and small products%s, else cuBLAS %d",
-             tensor ? " and, on tensor cores, large float32 ones" : "", CUBLAS_VER_MAJOR);
+    const char *tensor = "";
+    if (context->tensor_cores != TENSOR_NEVER && context->float32.open && context->precision == GEMM_TRUE)
+        tensor = " and, on tensor cores, large float32 ones";
+    if (context->tensor_cores != TENSOR_NEVER && context->bf16.open && context->precision == GEMM_MIXED_BF16)
+        tensor = " and, on tensor cores, bfloat16 ones";
+    snprintf(text, size, "own kernels for narrow and small products%s, else cuBLAS %d", tensor,
+             CUBLAS_VER_MAJOR);
 }
 
 static bool tuned_takes_precision(enum gemm_precision precision) {
@@ -163,7 +176,7 @@ static const char *tuned_error(void *opaque) {
 
 extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .name = "cuda-tuned",
-    .summary = "own kernels for narrow, small and large float32 products, cuBLAS for the others",
+    .summary = "own kernels for narrow, small, and large float32 and bf16 products, cuBLAS for the others",
     .device = GEMM_ON_CUDA,
     .supports = tuned_supports,
     .gemm = tuned_gemm,

@@ -8,6 +8,7 @@ extern "C" {
 #include "kernels/cuda/gemm/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
+#include "kernels/cuda/tensor/bf16.cuh"
 #include "kernels/cuda/tensor/float32.cuh"
 
 struct tuned_context {
@@ -21,6 +22,7 @@ struct tuned_context {
     enum gemm_precision precision;
     int tensor_cores; /* the option of float32 products */
     struct float32_workspace float32;
+    struct bf16_workspace bf16;
 };
 
 /* Engine fused: kernels/cuda/persistent/fused.cu. */
@@ -34,6 +36,11 @@ static const int NARROW_SHARED = 96 << 10; /* bytes that a block needs */
 bool narrow_takes(const struct gemm_call *call);
 bool narrow_fuses_backward(const struct gemm_call *call); /* only for calls that narrow_takes */
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
+
+/* 6_tuned_narrow_bf16.cu: the same for bfloat16, which those above call. */
+bool narrow_bf16_takes(const struct gemm_call *call);
+bool narrow_bf16_fuses_backward(const struct gemm_call *call);
+void narrow_bf16_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 
 /* 6_tuned_small.cu: few multiplications, so that latency dominates. */
 static const double SMALL_MULTIPLICATIONS = 64 << 20; /* above these cuBLAS is faster */

@@ -34,6 +34,14 @@ __device__ inline void cluster_barrier() {
     cluster_wait();
 }
 
+/* The same without a fence, which takes a microsecond: what a block read before, others may overwrite. */
+__device__ inline void cluster_barrier_of_reads() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+#endif
+    cluster_wait();
+}
+
 /* The address in the shared memory of block `rank` that corresponds to `at` in this block's. */
 __device__ inline uint32_t cluster_address(const void *at, unsigned rank) {
     uint32_t address = shared_address(at);
@@ -52,6 +60,17 @@ __device__ inline void cluster_send(const uint4 *at, unsigned rank, uint4 words,
         : "r"(cluster_address(at, rank)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w),
           "r"(cluster_address(barrier, rank))
         : "memory");
+#endif
+}
+
+/* Arrives at the mbarrier of block `rank` that corresponds to `barrier`: this block has read what others may
+   overwrite. */
+__device__ inline void cluster_arrive_at(const uint64_t *barrier, unsigned rank) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"
+                 :
+                 : "r"(cluster_address(barrier, rank))
+                 : "memory");
 #endif
 }
 

@@ -1,0 +1,201 @@
+/* bfloat16 GEMM on the tensor cores: which calls, with which tiles, and the tensor maps. */
+#include "kernels/cuda/tensor/bf16.cuh"
+
+#include "kernels/cuda/gemm/gemm.cuh"
+
+typedef CUresult encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                        const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                        CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* cuTensorMapEncodeTiled of the driver, which has it from version 12.0 on; NULL: an older one. */
+static encode *encoder(void) {
+    void *function = NULL;
+    cudaDriverEntryPointQueryResult result;
+    const bool found = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                        cudaEnableDefault, &result) == cudaSuccess;
+    return found && result == cudaDriverEntryPointSuccess ? (encode *)function : NULL;
+}
+
+void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
+                         const struct cuda_reduction *reduction) {
+    *workspace = {.open = encoder() && bf16_open(), .processors = processors, .reduction = *reduction};
+    workspace->clusters[1] = (unsigned)processors;
+    for (unsigned blocks = 2; workspace->open && blocks <= BF16_LARGEST_CLUSTER; blocks *= 2)
+        workspace->clusters[blocks] = bf16_clusters(blocks);
+}
+
+/* --- which calls --- */
+
+/* A matrix that a tensor map can describe. */
+static bool maps(const void *memory, size_t ld, size_t element_bytes) {
+    return (uintptr_t)memory % 16 == 0 && ld * element_bytes % 16 == 0 && ld < (size_t)1 << 31;
+}
+
+static bool maps_epilogue(const struct gemm_call *call) {
+    const struct gemm_epilogue *const forward = call->epilogue;
+    const struct gemm_backward *const back = call->backward;
+    if (forward) return !call->c_f32 && (uintptr_t)forward->bias % 8 == 0 && maps(forward->pre, call->ldc, 2);
+    return !back || (!call->c_f32 &&
+                     maps(activation_needs_input(back->activation) ? back->pre : back->output, call->ldc, 2));
+}
+
+static size_t partial_bytes(const struct gemm_call *call) {
+    return blocks_for(call->m, BF16_SUMMED_ROWS) * call->n * sizeof(float);
+}
+
+/* Tensor maps write whole units of 16 bytes: n is a multiple of 8. */
+bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    const size_t most = (size_t)1 << 24;
+    return workspace->open && call->dtype == GEMM_BF16 && call->op != GEMM_TT && call->beta == 0 && call->k &&
+           call->m <= most && call->n <= most && call->k <= most && call->n % 8 == 0 &&
+           maps(call->a, call->lda, 2) && maps(call->b, call->ldb, 2) &&
+           maps(call->c, call->ldc, call->c_f32 ? 4 : 2) && maps_epilogue(call) &&
+           (!call->backward || partial_bytes(call) <= REDUCTION_BYTES);
+}
+
+/* Measured on an H100: with many rows the passes of cuBLAS for bias and activation take longer than the
+   epilogue, and small products take longer in 6_tuned_small.cu. For others cuBLAS is as fast, or faster. */
+bool bf16_pays(const struct gemm_call *call) {
+    const double few = 64 << 20; /* multiplications */
+    const size_t least = 64, many_rows = 2048;
+    return call->k >= least && call->m >= least && call->n >= least &&
+           ((call->epilogue && call->m >= many_rows) ||
+            (double)call->m * (double)call->n * (double)call->k <= few);
+}
+
+/* --- tiles --- */
+
+static unsigned stages_of(const struct gemm_call *call) {
+    return blocks_for(call->k, BF16_K);
+}
+
+/* Estimated cycles of the busiest SM. */
+static double cycles_of(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                        bf16_shape shape) {
+    const double tensor_cores = 4, bytes_a_cycle = 40; /* a column of a stage; from the L2 cache */
+    const unsigned columns = shape.columns, cluster = shape.pair * shape.parts;
+    const size_t clusters =
+        (size_t)blocks_for(call->m, BF16_ROWS * shape.pair) * blocks_for(call->n, columns);
+    const double turns = blocks_for(clusters, workspace->clusters[cluster]),
+                 bytes = (BF16_ROWS + columns / shape.pair) * 2.0 * BF16_K / bytes_a_cycle,
+                 stage = columns * tensor_cores > bytes ? columns * tensor_cores : bytes,
+                 gather = shape.parts > 1 ? 2000 + (shape.parts - 1) * columns * 8.0 : 0;
+    return turns * (stage * blocks_for(stages_of(call), shape.parts) + 6 * columns + 800 + gather);
+}
+
+static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    static const struct {
+        unsigned columns, pair;
+    } tiles[] = {{256, 2}, {128, 2}, {256, 1}, {192, 1}, {128, 1}, {64, 1}};
+    bf16_shape best = {256, 2, 1};
+    for (const auto &tile : tiles)
+        for (unsigned parts = 1; parts <= 4 && parts <= stages_of(call); parts *= 2) {
+            const bf16_shape shape = {tile.columns, tile.pair, parts};
+            if (cycles_of(workspace, call, shape) < cycles_of(workspace, call, best)) best = shape;
+        }
+    return best;
+}
+
+/* --- a call --- */
+
+/* `box_rows` rows of 128 bytes at a time, of a matrix as stored. */
+static void map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
+                       size_t ld, unsigned box_rows, cuda_fault *fault) {
+    const unsigned bytes = floats ? 4 : 2;
+    const cuuint64_t sizes[] = {columns, rows}, stride = ld * bytes;
+    const cuuint32_t box[] = {128 / bytes, box_rows}, steps[] = {1, 1};
+    const CUresult result = encoder()(
+        map, floats ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)memory,
+        sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS) CUDA_TRY(fault, cudaErrorInvalidValue);
+}
+
+/* op(A) with rows along m, or op(B) with rows along n: `across` of them in the boxes of a stage. */
+static void map_operand(CUtensorMap *map, const void *memory, size_t size, size_t k, bool contiguous_across,
+                        size_t ld, unsigned across, cuda_fault *fault) {
+    if (contiguous_across)
+        map_matrix(map, memory, false, k, size, ld, BF16_K, fault);
+    else
+        map_matrix(map, memory, false, size, k, ld, across, fault);
+}
+
+static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cuda_fault *fault) {
+    const unsigned rows = 16; /* of a warp */
+    map_operand(&p.a, call.a, call.m, call.k, gemm_transposes_a(call.op), call.lda, BF16_ROWS, fault);
+    map_operand(&p.b, call.b, call.n, call.k, !gemm_transposes_b(call.op), call.ldb,
+                shape.columns / shape.pair, fault);
+    map_matrix(&p.c, call.c, call.c_f32, call.m, call.n, call.ldc, rows, fault);
+    if (p.stores_pre) map_matrix(&p.pre, call.epilogue->pre, false, call.m, call.n, call.ldc, rows, fault);
+    if (p.epilogue == BF16_BACKWARD)
+        map_matrix(&p.read, activation_needs_input(p.activation) ? call.backward->pre : call.backward->output,
+                   false, call.m, call.n, call.ldc, rows, fault);
+}
+
+static bf16_product product_of(const struct bf16_workspace *workspace, const gemm_call &call,
+                               bf16_shape shape) {
+    bf16_product p = {.m = (unsigned)call.m,
+                      .n = (unsigned)call.n,
+                      .k = (unsigned)call.k,
+                      .pair = shape.pair,
+                      .parts = shape.parts,
+                      .epilogue = call.c_f32 ? BF16_FLOAT32 : BF16_PLAIN,
+                      .alpha = (float)call.alpha};
+    if (call.epilogue) {
+        p.epilogue = BF16_FORWARD;
+        p.activation = call.epilogue->activation;
+        p.stores_pre = call.epilogue->pre;
+        p.bias = (const float *)call.epilogue->bias;
+    } else if (call.backward) {
+        p.epilogue = BF16_BACKWARD;
+        p.activation = call.backward->activation;
+        p.partials = (float *)workspace->reduction.scratch;
+    }
+    return p;
+}
+
+/* The backward epilogue has a slot for each part of a row; the rest of 224 KB is for stages. */
+static void set_memory(bf16_product &p, unsigned columns) {
+    const unsigned stage = (BF16_ROWS + columns) * BF16_K * 2, most = 8, parts = columns / 64;
+    p.slots = p.epilogue == BF16_BACKWARD && parts > 2 ? parts : 2;
+    p.stages = ((224 << 10) - p.slots * 8 * 2048) / stage;
+    if (p.stages > most) p.stages = most;
+}
+
+/* --- column sums --- */
+
+static const unsigned SUM_COLUMNS = 8, SUM_ROWS = 64; /* of a thread block; powers of two */
+
+/* sums[j] = partials[0][j] + partials[1][j] + ..., in a fixed order. */
+__global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
+    sum_partials(const float *partials, unsigned rows, unsigned columns, float *sums) {
+    __shared__ float totals[SUM_ROWS][SUM_COLUMNS];
+    const unsigned x = threadIdx.x, y = threadIdx.y, column = blockIdx.x * SUM_COLUMNS + x;
+    float total = 0;
+#pragma unroll 8
+    for (unsigned row = y; row < rows; row += SUM_ROWS) total += partials[(size_t)row * columns + column];
+    totals[y][x] = total;
+    for (unsigned half = SUM_ROWS / 2; half; half /= 2) {
+        __syncthreads();
+        if (y < half) totals[y][x] += totals[y + half][x];
+    }
+    if (y == 0) sums[column] = totals[0][x];
+}
+
+void bf16_gemm_of_shape(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                        bf16_shape shape, cuda_launcher &launcher) {
+    bf16_product p = product_of(workspace, *call, shape);
+    if (!launcher.describe) map_all(p, *call, shape, launcher.fault);
+    set_memory(p, shape.columns);
+    bf16_launch(call->op, shape.columns, p, (unsigned)gemm_multiprocessors(*call, workspace->processors),
+                launcher);
+    if (!call->backward) return;
+    launch(launcher, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
+           dim3(SUM_COLUMNS, SUM_ROWS), 0, (const float *)p.partials, blocks_for(call->m, BF16_SUMMED_ROWS),
+           (unsigned)call->n, (float *)call->backward->bias_grad);
+}
+
+void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
+               cuda_launcher &launcher) {
+    bf16_gemm_of_shape(workspace, call, shape_of(workspace, call), launcher);
+}

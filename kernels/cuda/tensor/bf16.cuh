@@ -1,0 +1,67 @@
+/* bfloat16 GEMM on the tensor cores: docs/bf16.md. Compute capability 9.0 alone. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_BF16_CUH
+
+#include <cuda.h>
+
+#include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops/reduce.cuh"
+
+static const unsigned BF16_ROWS = 128, BF16_K = 64; /* of a tile of C, and of a stage */
+static const unsigned BF16_SUMMED_ROWS = 16, BF16_LARGEST_CLUSTER = 8;
+
+/* What a block does with C. */
+enum bf16_epilogue { BF16_PLAIN, BF16_FLOAT32, BF16_FORWARD, BF16_BACKWARD };
+
+/* All that a launch needs. */
+struct bf16_product {
+    CUtensorMap a, b, c, pre; /* pre: what the forward epilogue stores before the activation */
+    CUtensorMap read;         /* what the backward epilogue reads: Y, or Z */
+    unsigned m, n, k;
+    unsigned pair;  /* 2: two blocks of a cluster, one tile above the other, share B; else 1 */
+    unsigned parts; /* of k, in as many pairs of a cluster, for one tile: 1, 2 or 4 */
+    enum bf16_epilogue epilogue;
+    enum activation activation;
+    bool stores_pre;
+    float alpha;
+    const float *bias;
+    float *partials;        /* [m / BF16_SUMMED_ROWS, rounded up][n]: sums of the columns of C as stored */
+    unsigned stages, slots; /* in shared memory: of the ring buffer; of each warp, for the epilogue */
+};
+
+/* The width of a tile, and the members of the same name of bf16_product. */
+struct bf16_shape {
+    unsigned columns, pair, parts;
+};
+
+struct bf16_workspace {
+    bool open; /* this GPU can run the kernels */
+    int processors;
+    unsigned clusters[BF16_LARGEST_CLUSTER + 1]; /* [blocks]: as bf16_clusters, for 1, 2, 4, 8 */
+    struct cuda_reduction reduction;
+};
+
+/* bf16_wgmma.cu */
+bool bf16_open(void);
+unsigned bf16_clusters(unsigned blocks); /* of so many blocks, at the same time */
+void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &product, unsigned processors,
+                 cuda_launcher &launcher);
+
+/* bf16.cu */
+void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
+                         const struct cuda_reduction *reduction);
+
+/* Can bf16_gemm run this call, with its epilogue? */
+bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);
+
+/* Is it faster than cuBLAS for this call? */
+bool bf16_pays(const struct gemm_call *call);
+
+void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call, cuda_launcher &launcher);
+
+/* The same with a given shape of the tiles. */
+void bf16_gemm_of_shape(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                        bf16_shape shape, cuda_launcher &launcher);
+
+#endif

@@ -1,0 +1,297 @@
+/* The bfloat16 GEMM of the tensor cores: from sums in registers to C, with the epilogues. Each warp stores
+   its 16 rows, 128 bytes of each at a time, through slots of shared memory. The copy engine moves them while
+   the warp goes on. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_STORE_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_BF16_STORE_CUH
+
+#include "kernels/cuda/tensor/bf16.cuh"
+#include "kernels/cuda/tensor/ldmatrix.cuh"
+#include "kernels/cuda/tensor/mma_bf16.cuh"
+#include "kernels/cuda/tensor/tensor_map.cuh"
+
+namespace bf16 {
+
+static const unsigned GROUP = 128;           /* threads of a warpgroup */
+static const unsigned SLOT_BYTES = 16 * 128; /* of a warp, which has p.slots */
+static const unsigned PART = 64;             /* columns of bfloat16 in a slot */
+
+/* The value of lane 0, which all lanes have: the compiler then knows that branches on it do not diverge. */
+static __device__ unsigned uniform(unsigned value) {
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+
+static __device__ uint32_t packed(float x, float y) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
+    return *(const uint32_t *)&both;
+}
+
+static __device__ float first_of(uint32_t word) {
+    return __uint_as_float(word << 16);
+}
+
+static __device__ float second_of(uint32_t word) {
+    return __uint_as_float(word & 0xffff0000u);
+}
+
+static __device__ void stmatrix_x4(const void *row, const uint32_t (&words)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(shared_address(row)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+#endif
+}
+
+/* Within 2^-11 of tanh x, relatively: bfloat16 keeps 8 bits. tanh takes 25 instructions. */
+static __device__ float fast_tanh(float x) {
+#if __CUDA_ARCH__ >= 900
+    asm("tanh.approx.f32 %0, %0;" : "+f"(x));
+#endif
+    return x;
+}
+
+/* Two activated values; `rounded` are both, before the activation, as bfloat16. */
+template <enum activation A> static __device__ uint32_t activated(float x, float y, uint32_t rounded) {
+    if constexpr (A == ACTIVATION_NONE) return rounded;
+    if constexpr (A == ACTIVATION_RELU) {
+        const __nv_bfloat162 both = __hmax2_nan(*(const __nv_bfloat162 *)&rounded, __nv_bfloat162());
+        return *(const uint32_t *)&both;
+    }
+    if constexpr (A == ACTIVATION_TANH) return packed(fast_tanh(x), fast_tanh(y));
+    if constexpr (A == ACTIVATION_SCALED_TANH) {
+        const float inner = 2.0f / 3.0f, outer = 1.7159f;
+        return packed(outer * fast_tanh(inner * x), outer * fast_tanh(inner * y));
+    }
+    return packed(activate(A, x), activate(A, y));
+}
+
+/* A warp that stores 16 x N sums of each tile. `at` is the element of C at the upper left. */
+template <int N> struct tile_store {
+    const bf16_product &p;
+    char *slots;          /* of this warp */
+    uint64_t *arrived;    /* the mbarrier of this warp: what the backward epilogue reads was copied */
+    unsigned group, warp; /* of the block; of the group */
+    unsigned phase = 0;   /* of `arrived` */
+    unsigned row0, column0;
+    float2 bias[8]; /* of the next part: columns 8 i + 2 (lane % 4) and the one after it */
+
+    __device__ tile_store(const bf16_product &product, char *slots_of_block, uint64_t *arrived_of_block)
+        : p(product) {
+        const unsigned index = uniform(threadIdx.x / 32);
+        group = index / 4;
+        warp = index % 4;
+        slots = slots_of_block + index * p.slots * SLOT_BYTES;
+        arrived = arrived_of_block + index;
+    }
+
+    static __device__ unsigned lane() {
+        return threadIdx.x % 32;
+    }
+
+    /* What this lane passes to stmatrix and ldmatrix for 16 columns of a slot, from 16 pair on. */
+    __device__ char *fragment(char *slot, unsigned pair) const {
+        const unsigned row = lane() % 16, unit = 2 * pair + lane() / 16;
+        return slot + row * 128 + ((unit ^ row % 8) << 4);
+    }
+
+    __device__ char *slot(unsigned number) const {
+        return slots + number % p.slots * SLOT_BYTES;
+    }
+
+    /* sums[32 part .. 32 part + 31], so that the code that follows is there once. */
+    static __device__ void select(float (&some)[32], const float (&sums)[N / 2], unsigned part) {
+#pragma unroll
+        for (unsigned c = 0; c < N / PART; c++)
+            if (c == part) {
+                asm volatile(""); /* a branch, not 32 choices */
+#pragma unroll
+                for (int i = 0; i < 32; i++) some[i] = sums[c * 32 + i];
+            }
+    }
+
+    __device__ void store_plain(const float (&sums)[N / 2]) const {
+#pragma unroll
+        for (unsigned part = 0; part < N / PART; part++) {
+            char *const to = slot(part);
+            tensor_stores_wait(p.slots - 1);
+#pragma unroll
+            for (int pair = 0; pair < 4; pair++) {
+                uint32_t words[4];
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                    const int i = part * 32 + pair * 8 + q * 2;
+                    words[q] = packed(p.alpha * sums[i], p.alpha * sums[i + 1]);
+                }
+                stmatrix_x4(fragment(to, pair), words);
+            }
+            tensor_stores_begin();
+            tensor_store(p.c, column0 + part * PART, row0, to);
+        }
+    }
+
+    __device__ void store_floats(const float (&sums)[N / 2]) const {
+        const unsigned row = lane() / 4, half = lane() % 4 / 2, odd = lane() % 2;
+#pragma unroll
+        for (unsigned part = 0; part < N / (PART / 2); part++) {
+            char *const to = slot(part);
+            tensor_stores_wait(p.slots - 1);
+#pragma unroll
+            for (int q = 0; q < 8; q++) { /* column group q / 2, row + 8 (q % 2) */
+                const int i = part * 16 + q * 2;
+                *(float2 *)(to + (row + q % 2 * 8) * 128 + ((q / 2 * 2 + half ^ row) << 4) + odd * 8) =
+                    make_float2(p.alpha * sums[i], p.alpha * sums[i + 1]);
+            }
+            tensor_stores_begin();
+            tensor_store(p.c, column0 + part * (PART / 2), row0, to);
+        }
+    }
+
+    __device__ void load_bias(unsigned part) {
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++) {
+            const unsigned column = column0 + part * PART + 8 * i + 2 * (lane() % 4);
+            if (column < p.n) bias[i] = __ldg((const float2 *)(p.bias + column));
+        }
+    }
+
+    template <enum activation A> __device__ void store_forward(const float (&sums)[N / 2]) {
+        const unsigned stores = p.stores_pre ? 2 : 1; /* for each part */
+#pragma unroll 1
+        for (unsigned part = 0, parts = parts_inside(); part < parts; part++) {
+            const unsigned column = column0 + part * PART;
+            char *const to = slot(part * stores), *const to_pre = slot(part * stores + 1);
+            float some[32];
+            float2 own[8];
+            select(some, sums, part);
+#pragma unroll
+            for (int i = 0; i < 8; i++) own[i] = bias[i];
+            if (part + 1 < N / PART) load_bias(part + 1);
+            tensor_stores_wait(p.slots - stores);
+#pragma unroll
+            for (int pair = 0; pair < 4; pair++) {
+                uint32_t pre[4], words[4];
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                    const int i = pair * 8 + q * 2;
+                    const float x = fmaf(p.alpha, some[i], own[i / 4].x),
+                                y = fmaf(p.alpha, some[i + 1], own[i / 4].y);
+                    pre[q] = packed(x, y);
+                    words[q] = activated<A>(x, y, pre[q]);
+                }
+                if (p.stores_pre) stmatrix_x4(fragment(to_pre, pair), pre);
+                stmatrix_x4(fragment(to, pair), words);
+            }
+            tensor_stores_begin();
+            if (p.stores_pre) tensor_store(p.pre, column, row0, to_pre);
+            tensor_store(p.c, column, row0, to);
+        }
+    }
+
+    /* Parts with columns of C. */
+    __device__ unsigned parts_inside() const {
+        return min(N / PART, (p.n - column0 + PART - 1) / PART);
+    }
+
+    /* Copies what the backward epilogue reads: part i to slot i. */
+    __device__ void load() const {
+        const unsigned parts = parts_inside();
+        if (row0 >= p.m) return;
+        tensor_stores_wait(0);
+        if (lane()) return;
+        mbarrier_expect_tx(arrived, parts * SLOT_BYTES);
+        for (unsigned part = 0; part < parts; part++)
+            tensor_load(slot(part), p.read, column0 + part * PART, row0, arrived);
+    }
+
+    /* The sums of two columns of a part, from 2 lane on, as it is in the slot: tensor cores multiply it by
+       ones. */
+    __device__ float2 column_sums(char *from) const {
+        const uint32_t ones = 0x3f803f80;
+        float2 total = {};
+#pragma unroll
+        for (unsigned pair = 0; pair < 4; pair++) {
+            uint32_t words[4];
+            ldmatrix_x4_trans(words, fragment(from, pair));
+#pragma unroll
+            for (unsigned h = 0; h < 2; h++) {
+                float sums[4] = {};
+                mma_bf16(sums, ones, ones, ones, ones, words[2 * h], words[2 * h + 1]);
+                if (lane() / 4 == 2 * pair + h) total = make_float2(sums[0], sums[1]);
+            }
+        }
+        return total;
+    }
+
+    /* Of all parts. */
+    __device__ void store_column_sums(const float2 (&totals)[N / PART]) const {
+        float *const to = p.partials + (size_t)(row0 / BF16_SUMMED_ROWS) * p.n;
+#pragma unroll
+        for (unsigned part = 0; part < N / PART; part++) {
+            const unsigned column = column0 + part * PART + 2 * lane();
+            if (column < p.n) *(float2 *)(to + column) = totals[part];
+        }
+    }
+
+    template <enum activation A> __device__ void store_backward(const float (&sums)[N / 2]) const {
+        const bool upper = row0 + lane() / 4 < p.m, lower = row0 + lane() / 4 + 8 < p.m;
+        const unsigned parts = parts_inside();
+        float2 totals[N / PART] = {};
+#pragma unroll 1
+        for (unsigned part = 0; part < parts; part++) {
+            char *const to = slot(part);
+            float some[32];
+            select(some, sums, part);
+#pragma unroll
+            for (int pair = 0; pair < 4; pair++) {
+                uint32_t words[4];
+                ldmatrix_x4(words, fragment(to, pair));
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                    const int i = pair * 8 + q * 2;
+                    const float x = first_of(words[q]), y = second_of(words[q]);
+                    words[q] = packed(p.alpha * some[i] * derivative(A, x, x),
+                                      p.alpha * some[i + 1] * derivative(A, y, y));
+                    if (!(q % 2 ? lower : upper)) words[q] = 0;
+                }
+                stmatrix_x4(fragment(to, pair), words);
+            }
+            __syncwarp();
+            const float2 total = column_sums(to);
+#pragma unroll
+            for (unsigned c = 0; c < N / PART; c++)
+                if (c == part) totals[c] = total;
+        }
+        tensor_stores_begin(); /* once: its fence waits for all accesses to memory */
+        for (unsigned part = 0; part < parts; part++)
+            tensor_store(p.c, column0 + part * PART, row0, slot(part));
+        store_column_sums(totals);
+    }
+
+    /* Before the products of a tile: the upper left element of this warp. */
+    __device__ void begin(unsigned row, unsigned column) {
+        row0 = row + group * 64 + warp * 16;
+        column0 = column;
+        if (p.epilogue == BF16_FORWARD) load_bias(0);
+        if (p.epilogue == BF16_BACKWARD) load();
+    }
+
+    __device__ void store(const float (&sums)[N / 2]) {
+        if (row0 >= p.m) return;
+        if (p.epilogue == BF16_FLOAT32) {
+            store_floats(sums);
+        } else if (p.epilogue == BF16_FORWARD) {
+            with_activation(
+                p.activation, [&]<enum activation A>() { store_forward<A>(sums); });
+        } else if (p.epilogue == BF16_BACKWARD) {
+            mbarrier_wait(arrived, phase++);
+            with_activation(
+                p.activation, [&]<enum activation A>() { store_backward<A>(sums); });
+        } else {
+            store_plain(sums);
+        }
+    }
+};
+
+} // namespace bf16
+
+#endif

@@ -1,0 +1,173 @@
+/* bfloat16 GEMM on the tensor cores (kernels/cuda/tensor/bf16*, 6_tuned_narrow_bf16.cu): right for every
+   shape and epilogue, the same bits every time. Other GPUs than those of compute capability 9.0, and matrices
+   that are not aligned, have the other kernels of the backend. */
+#include "tests/gpu.h"
+
+#include <string.h>
+
+#include "src/backend/verify.h"
+
+static void open_tensor(struct compute *compute, const char *option) {
+    gpu_open(compute, "cuda-tuned",
+             &(struct compute_options){.threads = 2, .options = option, .precision = GEMM_MIXED_BF16});
+}
+
+static void the_list_is_right(void **state) {
+    (void)state;
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    for (size_t i = 0; i < verify_case_count(); i += support_stride()) {
+        const struct verify_case test = verify_case_at(i);
+        if (test.dtype == GEMM_BF16) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
+/* One product with a plain C, a float32 C and each epilogue. */
+static void check_shape(struct compute *compute, struct verify_case test) {
+    test.dtype = GEMM_BF16;
+    test.twice = true;
+    assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
+    test.c_f32 = true;
+    assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
+    test.c_f32 = false;
+    if (test.values == VERIFY_SPECIAL) return;
+    test.integers = false;
+    test.epilogue = true;
+    test.keeps_pre = activation_needs_input(test.activation);
+    assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
+    test.epilogue = test.keeps_pre = false;
+    test.backward = true;
+    assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
+}
+
+/* Several tiles and clusters, parts of k, and edges; rows of a multiple of 16 bytes and others. */
+static void large_shapes_are_right(void **state) {
+    (void)state;
+    static const size_t shapes[][4] = {{1029, 520, 301, 3}, {700, 2048, 72, 0},  {784, 504, 400, 8},
+                                       {128, 2504, 200, 0}, {125, 1000, 805, 3}, {2500, 328, 64, 0},
+                                       {200, 136, 2048, 0}, {300, 270, 130, 1}};
+    const size_t count = sizeof shapes / sizeof *shapes;
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    for (size_t i = 0; i < count * 3 * VERIFY_VALUES; i += support_stride() < 23 ? support_stride() : 23) {
+        const size_t *const shape = shapes[i % count];
+        struct verify_case test = {.op = (enum gemm_op)(i / count % 3),
+                                   .m = shape[0],
+                                   .n = shape[1],
+                                   .k = shape[2],
+                                   .pad = shape[3],
+                                   .alpha = i % 5 ? 1 : -0.5,
+                                   .integers = i % 2,
+                                   .values = (enum verify_values)(i / (3 * count)),
+                                   .activation = (enum activation)(i % ACTIVATION_COUNT),
+                                   .seed = i};
+        if (test.values != VERIFY_ORDINARY) test.integers = false;
+        check_shape(&compute, test);
+    }
+    compute_close(&compute);
+}
+
+/* A long sum in one accumulator, which tensor cores truncate, is within the bound. */
+static void long_sums_are_right(void **state) {
+    (void)state;
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    for (int op = GEMM_NN; op <= GEMM_NT; op++)
+        for (int values = 0; values < 2; values++) {
+            const struct verify_case test = {.op = (enum gemm_op)op,
+                                             .m = 72,
+                                             .n = 72,
+                                             .k = 8192,
+                                             .alpha = 1,
+                                             .values = values ? VERIFY_POSITIVE : VERIFY_ORDINARY,
+                                             .seed = 17};
+            check_shape(&compute, test);
+        }
+    compute_close(&compute);
+}
+
+/* An output layer: logits, weight gradient, input gradient. */
+static void narrow_products_are_right(void **state) {
+    (void)state;
+    static const size_t sizes[][3] = {
+        {1024, 504, 10}, {4094, 1000, 10}, {600, 1000, 16}, {520, 4104, 3}, {513, 72, 7}};
+    struct compute compute;
+    open_tensor(&compute, "tensor=auto");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes * ACTIVATION_COUNT;
+         i += support_stride() < 7 ? support_stride() : 7) {
+        const size_t *const size = sizes[i / ACTIVATION_COUNT], rows = size[0], in = size[1], out = size[2];
+        struct verify_case test = {.dtype = GEMM_BF16,
+                                   .alpha = i % 2 ? 1 : 0.25,
+                                   .twice = true,
+                                   .activation = (enum activation)(i % ACTIVATION_COUNT),
+                                   .seed = i};
+        test.op = GEMM_NN, test.m = rows, test.n = out, test.k = in;
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        test.epilogue = true;
+        test.keeps_pre = activation_needs_input(test.activation);
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        test.epilogue = test.keeps_pre = false;
+        test.op = GEMM_NT, test.m = rows, test.n = in, test.k = out;
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        test.backward = true;
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        test.backward = false;
+        test.op = GEMM_TN, test.m = in, test.n = out, test.k = rows;
+        test.c_f32 = true;
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        test.beta = 0.5;
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
+/* --- the choice --- */
+
+/* The kernel for a product of squares with bias and relu, "" for cuBLAS. */
+static void kernel_of(const char *option, size_t side, size_t ld, char name[48]) {
+    struct compute compute;
+    struct gemm_kernel list[4] = {0};
+    open_tensor(&compute, option);
+    const struct gemm_epilogue epilogue = {.activation = ACTIVATION_RELU};
+    const struct gemm_call call = {.dtype = GEMM_BF16,
+                                   .m = side,
+                                   .n = side,
+                                   .k = side,
+                                   .alpha = 1,
+                                   .lda = ld,
+                                   .ldb = ld,
+                                   .ldc = ld,
+                                   .epilogue = &epilogue};
+    compute_kernels(&compute, &call, list, 4);
+    memcpy(name, list[0].name, sizeof list[0].name);
+    compute_close(&compute);
+}
+
+static void the_option_chooses(void **state) {
+    (void)state;
+    char name[48];
+    kernel_of("tensor=always", 2048, 2048, name);
+    if (!name[0]) {
+        print_message("skipped: this GPU is not of compute capability 9.0\n");
+        skip();
+    }
+    assert_true(strstr(name, "bf16_kernel"));
+    kernel_of("tensor=auto", 2048, 2048, name);
+    assert_true(strstr(name, "bf16_kernel"));
+    kernel_of("tensor=auto", 2048, 2054, name); /* rows do not begin at multiples of 16 bytes */
+    assert_string_equal(name, "");
+    kernel_of("tensor=never", 2048, 2048, name);
+    assert_string_equal(name, "");
+    kernel_of("tensor=auto", 32, 32, name);
+    assert_true(strstr(name, "small_kernel"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_list_is_right),   cmocka_unit_test(large_shapes_are_right),
+        cmocka_unit_test(long_sums_are_right), cmocka_unit_test(narrow_products_are_right),
+        cmocka_unit_test(the_option_chooses),
+    };
+    return cmocka_run_group_tests_name("gpu bf16", tests, NULL, NULL);
+}
