@@ -146,11 +146,12 @@ template <class S> struct ring {
                           planes + from.at[g] + plane * from.plane_bytes, PLANE_BYTES, full);
     }
 
-    /* One thread: copies a stage as soon as there is room. */
+    /* One thread: copies a stage as soon as there is room. B first is faster: 0.107 -> 0.099 ms at 784 x 2048
+       x 8192, pixels (H100). */
     __device__ void fill(const float32_product &p, unsigned use, const strip &of_a, const strip &of_b) const {
         uint64_t *const ready = start(use, STAGE_BYTES<S>);
-        copy(stage(use), p.a.blocks, of_a, S::A_PLANES, ready);
         copy(stage(use) + S::A_PLANES * TILE_BYTES, p.b.blocks, of_b, S::B_PLANES, ready);
+        copy(stage(use), p.a.blocks, of_a, S::A_PLANES, ready);
     }
 
     /* The same with some planes of one operand. */
