@@ -1,16 +1,21 @@
 /* Engine fused, the form "one hidden layer, look-ahead": no step waits for a product over the pixels
    (docs/look-ahead.md, depth 1). It improves on one_hidden_split_pixels.cu; `./train` runs it.
 
-   Chain      one thread block for 8 hidden units: Z1 of all rows is a late product, which workers have sent,
-              and a correction, G dZ1 of the step before. Then activation, partial logits (exchange 1), the
-              output layer of the owned rows, dL/dlogits (exchange 2), and dZ1, which is sent to the workers.
-   Workers    one thread block for the same units and a slice of the pixels: weights in registers. With dZ1 of
-              step t they compute the weights of step t + 1, and their product with the batch of step t + 2.
-   Mailboxes  packets that are polled (grid.cuh, look_ahead.cuh). Logits and their gradients have one buffer:
-              a warp sends the logits of a row after it has read the row's gradients. Late products and dZ1
-              have two: a worker sends the product of step t + 2 after it has received dZ1 of step t, which
-              the chain sends after all its warps have read the product of step t. The chain sends dZ1 of step
-              t after it has the product of step t, which workers send after they have read dZ1 of step t - 2.
+   Chain      a cluster of 8 thread blocks for up to 128 hidden units, or 16: 16 units and all rows of the
+              batch each. Z1 is a late product, which workers have sent, and a correction, G dZ1 of the step
+              before. Then activation, partial logits (exchange 1), the output layer of the owned rows,
+              dL/dlogits (exchange 2), and dZ1, which is sent to the workers. Both exchanges go through
+              distributed shared memory. Helper warps update W2 and the biases, copy G to shared memory a step
+              ahead, and receive the late products of half of the units; the main warps receive the others.
+   Workers    one thread block for 8 units and a slice of the pixels: weights in registers. With dZ1 of step t
+              they compute the weights of step t + 1, and their product with the batch of step t + 2.
+   Mailboxes  those of the cluster have one buffer: a warp sends the logits of a row after it has read the
+              row's gradients, which the owner sent after it had read the row's logits; helpers have read all
+              gradients before the main warps send the next logits. Late products and dZ1 are packets in
+              global memory that are polled (look_ahead.cuh), in two buffers: a worker sends the product of
+              step t + 2 after it has received dZ1 of step t, which the chain sends after it has read the
+              product of step t. The chain sends dZ1 of step t after it has the product of step t, which
+              workers send after they have read dZ1 of step t - 2.
    Precision  pixels are float16, exactly; weights, dZ1 and G are two float16 planes, of 22 bits or more, with
               a power-of-two scale; W2, H and dL/dlogits are three bfloat16 planes. Tensor cores sum up to 128
               k of the small products and 64 of the others; float32 adds these sums.
@@ -26,17 +31,18 @@ namespace persistent::look_ahead {
 
 template <int TILES>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    look_ahead_steps(const __grid_constant__ plan plan, int first, int end, uint32_t tag) {
+    look_ahead_steps(const __grid_constant__ plan plan, int first, int end, uint32_t) {
     extern __shared__ float4 shared_memory[];
     if (plan.tally->bad_step) return; /* no update after a bad step */
     const bool resumed = !*(volatile int *)&plan.resume->differs;
     stage_profile profile;
     profile.start();
-    if ((int)blockIdx.x < plan.groups)
-        chain(plan, shared_memory, end, resumed).run(first, tag, profile);
-    else
+    if ((int)blockIdx.x < plan.cluster)
+        chain(plan, shared_memory, end, resumed).run(first, profile);
+    else if ((int)blockIdx.x < plan.cluster + plan.groups * plan.slices) /* others fill the last cluster */
         worker<TILES>(plan, shared_memory, end, resumed).run(first, profile);
-    if (threadIdx.x % MAIN_THREADS == 0 && blockIdx.x % plan.groups == 0) profile.print(end - first);
+    if (threadIdx.x % MAIN_THREADS == 0 && (blockIdx.x == 0 || (int)blockIdx.x == plan.cluster))
+        profile.print(end - first);
 }
 
 /* --- on the host --- */
@@ -69,13 +75,16 @@ struct form {
         }
         plan->groups = (plan->hidden[0] + UNITS - 1) / UNITS;
         plan->packs = plan->features / PIXELS;
+        plan->cluster = plan->groups <= 8 * UNIT_TILES ? 8 : 16;
+        /* not all SMs have enough neighbours for a cluster */
+        const int blocks = (fused_processors(context, network) / plan->cluster - 1) * plan->cluster;
         for (plan->tiles = 1; context->major >= 9 && plan->tiles <= MAX_TILES; plan->tiles++) {
             const int of_worker = plan->tiles * MAIN_WARPS;
             plan->slices = (plan->packs + of_worker - 1) / of_worker;
             if (plan->tiles == 1 && plan->packs / plan->slices <= CHUNK)
                 break; /* its warps read more tiles */
-            if (plan->slices <= MAX_SLICES && shared_bytes(*plan) <= available &&
-                plan->groups * (1 + plan->slices) <= fused_processors(context, network))
+            if (plan->groups <= 16 * UNIT_TILES && plan->slices <= MAX_SLICES &&
+                shared_bytes(*plan) <= available && plan->cluster + plan->groups * plan->slices <= blocks)
                 return true;
         }
         snprintf(
@@ -85,14 +94,9 @@ struct form {
         return false;
     }
 
-    /* 784-128-10 at batch 128 as measured; further rounds of the output layer as estimated. */
+    /* 784-128-10 and 784-256-10 at batch 128 as measured. */
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        const int own = rows_of_owner(plan), rounds = (own + MAIN_WARPS - 1) / MAIN_WARPS;
-        return (7000 + 100 * plan.groups + 600 * (rounds - 1)) / FUSED_CLOCK;
-    }
-
-    static int rows_of_owner(const plan &plan) { /* the last owner may have fewer */
-        return (plan.batch + plan.groups - 1) / plan.groups;
+        return (7000 + 100 * plan.groups) / FUSED_CLOCK;
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
@@ -101,15 +105,13 @@ struct form {
         layout.take(&plan->gram, (steps < LONGEST ? steps : LONGEST) * GRAM_STEP);
         layout.take(&plan->dz, 2 * groups * DZ_PACKETS);
         layout.take(&plan->products, 2 * workers * MAIN_THREADS);
-        layout.take(&plan->logits, ROWS * groups * PACKETS);
-        layout.take(&plan->gradients, (size_t)ROWS * PACKETS);
         layout.take(&plan->resume, 1);
         layout.take(&plan->ahead, workers * MAIN_WARPS * MAX_TILES * 32);
         layout.take(&plan->bias_ahead, groups * UNITS);
         layout.take(&plan->last_dz, groups * DZ_PACKETS);
         layout.take(&plan->last_order, (size_t)ROWS);
         for (int s = 0; s < 8; s++) layout.take(&plan->after[s / 4][s % 4], plan->state_count(s / 4, s % 4));
-        const int own = rows_of_owner(*plan);
+        const int own = ROWS / plan->cluster;
         plan->lay_out_tally(layout, (plan->batch + own - 1) / own, own);
     }
 
@@ -119,9 +121,10 @@ struct form {
                                                 (const void *)look_ahead_steps<3>};
         kernel_launch launch = {};
         launch.kernel = kernels[plan.tiles - 1];
-        launch.blocks = plan.groups * (1 + plan.slices);
+        launch.cluster = plan.cluster;
+        launch.blocks =
+            (plan.cluster + plan.groups * plan.slices + plan.cluster - 1) / plan.cluster * plan.cluster;
         launch.threads = BLOCK_THREADS;
-        launch.cluster = 1;
         launch.shared_bytes = shared_bytes(plan);
         launch.prologue = (const void *)prepare_steps;
         launch.prologue_threads = GRAM_THREADS;
@@ -131,7 +134,8 @@ struct form {
     }
 
     static void describe(const plan &plan, char *text, size_t size) {
-        snprintf(text, size, "%s, on %d blocks and %d workers", NAME, plan.groups, plan.groups * plan.slices);
+        snprintf(text, size, "%s, on a cluster of %d and %d workers", NAME, plan.cluster,
+                 plan.groups * plan.slices);
     }
 };
 

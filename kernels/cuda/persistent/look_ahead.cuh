@@ -13,12 +13,14 @@ namespace persistent::look_ahead {
 static const int MAIN_WARPS = 8, MAIN_THREADS = 32 * MAIN_WARPS; /* 16 rows of the batch each */
 static const int HELPER_WARPS = 4, HELPER_THREADS = 32 * HELPER_WARPS;
 static const int BLOCK_THREADS = MAIN_THREADS + HELPER_THREADS;
-static const int TILE = 16;                                  /* rows or pixels, k of a product */
-static const int ROW_TILES = ROWS / TILE;                    /* of a batch */
-static const int MAX_SLICES = 8;                             /* of the pixels */
-static const int MAX_TILES = 3;                              /* packs of a warp */
-static const int MAX_CLASSES = 3 * PACKETS;                  /* a packet has three */
-static const int OUT_ROWS = UNITS + 1;                       /* of W2 in a block, and b2 */
+static const int TILE = 16;                 /* rows or pixels, k of a product */
+static const int ROW_TILES = ROWS / TILE;   /* of a batch */
+static const int MAX_SLICES = 7;            /* of the pixels */
+static const int MAX_TILES = 3;             /* packs of a warp */
+static const int MAX_CLASSES = 3 * PACKETS; /* a packet has three */
+static const int UNIT_TILES = 2;            /* groups of units of a block of the chain */
+static const int CHAIN_UNITS = UNIT_TILES * UNITS;
+static const int OUT_ROWS = CHAIN_UNITS + 1;                 /* of W2 in a block, and b2 */
 static const int GRAM_STEP = 2 * 32 * ROW_TILES * ROW_TILES; /* uint4 of a step */
 static const int DZ_PACKETS = MAIN_THREADS + 1;              /* the last one is the header */
 static const int LONGEST = 1024;                             /* steps of a launch: 64 MB of Gram matrices */
@@ -32,13 +34,12 @@ struct resume_point {
 };
 
 struct plan : byte_pixel_plan<2> {
-    int groups, slices;    /* of units: thread blocks of the chain; of pixels: workers of a group */
-    int packs, tiles;      /* of an image; of a warp of a worker, at most */
-    uint4 *gram;           /* [steps of a launch][ROW_TILES][ROW_TILES][2 planes][32 lanes] */
-    uint4 *dz;             /* packets: [2][groups][DZ_PACKETS] */
-    uint4 *products;       /* packets: [2][groups][slices][MAIN_THREADS] */
-    ll_packet3 *logits;    /* partial sums: [ROWS][groups][PACKETS] */
-    ll_packet3 *gradients; /* dL/dlogits: [ROWS][PACKETS] */
+    int cluster;        /* thread blocks of the chain, which own ROWS / cluster rows each */
+    int groups, slices; /* of 8 units; of pixels: workers of a group */
+    int packs, tiles;   /* of an image; of a warp of a worker, at most */
+    uint4 *gram;        /* [steps of a launch][ROW_TILES][ROW_TILES][2 planes][32 lanes] */
+    uint4 *dz;          /* packets: [2][groups][DZ_PACKETS] */
+    uint4 *products;    /* packets: [2][groups][slices][MAIN_THREADS] */
 
     resume_point *resume;
     float4 *ahead;        /* late weights: [groups][slices][MAIN_WARPS][MAX_TILES][32 lanes] */
@@ -97,7 +98,7 @@ __device__ inline void store_weight_twice(const plan &plan, int layer, bool bias
 
 /* --- barriers of some warps of a block --- */
 
-enum { BARRIER_MAIN = 1, BARRIER_ROWS, BARRIER_OUTPUT, BARRIER_HELPERS, BARRIER_PIXELS, BARRIER_DZ };
+enum { BARRIER_MAIN = 1, BARRIER_ROWS, BARRIER_OUTPUT, BARRIER_DZ, BARRIER_HELPERS, BARRIER_PIXELS };
 
 template <int ID, int COUNT> __device__ inline void barrier_sync() {
     asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");

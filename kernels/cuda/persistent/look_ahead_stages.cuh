@@ -1,26 +1,40 @@
-/* One hidden layer, look-ahead: the stages of the chain. A thread block has 8 hidden units and all rows
-   of the batch, and owns some rows for the output layer; a warp has 16 rows. See look_ahead.cu. */
+/* One hidden layer, look-ahead: the stages of the chain. A thread block has 16 hidden units and all rows of
+   the batch, and owns some rows for the output layer; a warp has 16 rows. See look_ahead.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_STAGES_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_STAGES_CUH
 
 #include "kernels/cuda/persistent/look_ahead_gram.cuh"
+#include "kernels/cuda/tensor/cluster.cuh"
 
 namespace persistent::look_ahead {
 
+static const int MAX_OWN = 2 * MAIN_WARPS;      /* rows of a block of a cluster of 8 */
+static const int W2_PARTS = 4 * UNIT_TILES;     /* fragments of W2 */
+static const uint32_t EXCHANGE_BYTES = 64 * 16; /* of a warp */
+static const uint32_t GRAM_BYTES = GRAM_STEP * 16;
+
 struct chain_memory {
-    uint4 dz[MAIN_THREADS];         /* planes, as B of a product over rows */
-    float2 hidden[ROWS][UNITS / 2]; /* H */
-    float4 gradient[ROWS][PACKETS]; /* dL/dlogits */
-    uint4 fragments[3][32];         /* of W2, in bfloat16 planes */
-    float weight[OUT_ROWS][PACKED_PITCH], velocity[OUT_ROWS][PACKED_PITCH]; /* of W2 and b2 */
-    float sums[HELPER_WARPS][OUT_ROWS][PACKED_PITCH];                       /* of dW2 and db2 */
-    float bias[UNITS], bias_velocity[UNITS], bias_ahead[UNITS];             /* of layer 1 */
-    float bias_sums[2][MAIN_WARPS][UNITS];                                  /* of db1, by step */
-    plane_scale dz_scale[1];
+    uint4 dz[2][UNIT_TILES][MAIN_THREADS];      /* planes, as B of a product over rows; by step */
+    float4 late[2][MAIN_THREADS];               /* late products and biases; by step */
+    float4 logits[ROWS * PACKETS];              /* mailbox: [blocks][owned rows][PACKETS] */
+    float4 gradient[ROWS][PACKETS];             /* mailbox: dL/dlogits */
+    uint4 hidden[PLANES][ROWS][UNIT_TILES];     /* H in bfloat16 planes: hidden_chunk */
+    uint4 fragments[W2_PARTS * PLANES / 4][32]; /* of W2, in bfloat16 planes */
+    float weight[OUT_ROWS][PACKED_PITCH], velocity[OUT_ROWS][PACKED_PITCH];          /* of W2 and b2 */
+    float sums[HELPER_WARPS][OUT_ROWS][PACKED_PITCH];                                /* of dW2 and db2 */
+    float bias[CHAIN_UNITS], bias_velocity[CHAIN_UNITS], bias_ahead[2][CHAIN_UNITS]; /* of layer 1 */
+    int label[2][MAX_OWN];                                                           /* by step */
+    uint4 largest[1]; /* |W2|, by helper warp */
+    plane_scale dz_scale;
+    float rate; /* of the step */
+    int steps;  /* done by this launch */
+    bool bad;   /* the last of them */
+    uint64_t logits_full[MAIN_WARPS], gradient_full[MAIN_WARPS], gram_full[2];
+    uint4 gram[2][GRAM_STEP]; /* by step */
 };
 
-/* A packet of lane t has classes 2 t, 2 t + 1 and 8 + t; shared memory has a fourth, which is 0. Class of
-   column e of a packed row; MAX_CLASSES if the column is padding. */
+/* A packet of lane t has classes 2 t, 2 t + 1 and 8 + t, and a fourth value, which is 0. Class of column e of
+   a packed row; MAX_CLASSES if the column is padding. */
 __device__ inline int column_class(int e) {
     return e % 4 < 2 ? e / 4 * 2 + e % 4 : e % 4 == 2 ? 8 + e / 4 : MAX_CLASSES;
 }
@@ -29,20 +43,30 @@ __device__ inline int class_column(int c) { /* of a class below MAX_CLASSES */
     return c < 8 ? c / 2 * 4 + c % 2 : (c - 8) * 4 + 2;
 }
 
+/* The chunk of 8 units of a row of H: swizzled, so that 8 rows lie in different banks. */
+__device__ inline int hidden_chunk(int row, int tile) {
+    return tile ^ row / 4 % 2;
+}
+
 struct chain_stages {
     const look_ahead::plan &plan;
     chain_memory &memory;
-    const int group, warp, lane;
+    const int rank, own, warp, lane; /* own: rows, 8 or 16 */
     int end;
     bool resumed;
 
     __device__ chain_stages(const look_ahead::plan &plan, void *shared, int end, bool resumed)
-        : plan(plan), memory(*(chain_memory *)shared), group(blockIdx.x), warp(threadIdx.x / 32),
-          lane(threadIdx.x % 32), end(end), resumed(resumed) {}
+        : plan(plan), memory(*(chain_memory *)shared), rank(blockIdx.x), own(ROWS / plan.cluster),
+          warp(threadIdx.x / 32), lane(threadIdx.x % 32), end(end), resumed(resumed) {}
 
+    __device__ int group(int n) const { /* of unit tile n */
+        return rank * UNIT_TILES + n;
+    }
     __device__ int row(int half) const { /* of this lane, in tile `warp` */
         return warp * TILE + lane_g() + 8 * half;
     }
+
+    typedef float tile_values[UNIT_TILES][4]; /* of 16 rows and the units of the block */
 
     /* --- layer 1 --- */
 
@@ -52,106 +76,135 @@ struct chain_stages {
         template <int FIRST, int LAST> __device__ void load(const uint4 *from) {
 #pragma unroll
             for (int k = FIRST; k < LAST; k++) {
-                high[k] = __ldcg(from + k * 64);
-                low[k] = __ldcg(from + k * 64 + 32);
+                high[k] = from[k * 64];
+                low[k] = from[k * 64 + 32];
             }
         }
     };
 
-    __device__ const uint4 *gram_of(int i) const {
-        return plan.gram + (size_t)i * GRAM_STEP + warp * ROW_TILES * 64 + lane;
+    __device__ int gram_offset() const {
+        return warp * ROW_TILES * 64 + lane;
     }
 
-    /* G dZ of the step before, in units of its scale: three products of planes, the small ones first. */
-    __device__ void correct(const gram_rows &gram, float (&z)[4], float factor) const {
-        float cross[2][4] = {}, sum[2][4] = {};
+    /* G dZ of the step before: three products of planes, the small ones first. */
+    __device__ void correct(const gram_rows &gram, const uint4 (&dz)[UNIT_TILES][MAIN_THREADS], float factor,
+                            tile_values &z) const {
+        float cross[UNIT_TILES][2][4] = {}, sum[UNIT_TILES][2][4] = {};
 #pragma unroll
-        for (int k = 0; k < ROW_TILES; k++) {
-            const uint4 b = memory.dz[k * 32 + lane];
-            mma_f16(cross[0], gram.low[k], b.x, b.y);
-            mma_f16(cross[1], gram.high[k], b.z, b.w);
-            mma_f16(sum[k * 2 / ROW_TILES], gram.high[k], b.x, b.y);
-        }
+        for (int k = 0; k < ROW_TILES; k++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) z[e] += factor * (cross[0][e] + cross[1][e] + sum[0][e] + sum[1][e]);
+            for (int n = 0; n < UNIT_TILES; n++) {
+                const uint4 b = dz[n][k * 32 + lane];
+                mma_f16(cross[n][0], gram.low[k], b.x, b.y);
+                mma_f16(cross[n][1], gram.high[k], b.z, b.w);
+                mma_f16(sum[n][k * 2 / ROW_TILES], gram.high[k], b.x, b.y);
+            }
+#pragma unroll
+        for (int n = 0; n < UNIT_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                z[n][e] = factor * (cross[n][0][e] + cross[n][1][e] + sum[n][0][e] + sum[n][1][e]);
     }
 
     /* H of this lane; 0 in rows beyond the batch. One branch for all: few instructions for ReLU. */
-    __device__ void activate_tile(int rows, const float (&z)[4], float (&h)[4]) const {
+    __device__ void activate_tile(int rows, const tile_values &z, tile_values &h) const {
         if (plan.activation[0] == ACTIVATION_RELU) {
 #pragma unroll
-            for (int e = 0; e < 4; e++) h[e] = activate(ACTIVATION_RELU, z[e]);
+            for (int i = 0; i < 4 * UNIT_TILES; i++)
+                h[i / 4][i % 4] = activate(ACTIVATION_RELU, z[i / 4][i % 4]);
         } else {
 #pragma unroll
-            for (int e = 0; e < 4; e++) h[e] = activate_called(plan.activation[0], z[e]);
+            for (int i = 0; i < 4 * UNIT_TILES; i++)
+                h[i / 4][i % 4] = activate_called(plan.activation[0], z[i / 4][i % 4]);
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (row(e / 2) >= rows) h[e] = 0;
+        clear_padding(rows, h);
     }
 
     /* dZ from dL/dH, in place. */
-    __device__ void differentiate_tile(int rows, const float (&z)[4], const float (&h)[4],
-                                       float (&dz)[4]) const {
+    __device__ void differentiate_tile(int rows, const tile_values &z, const tile_values &h,
+                                       tile_values &dz) const {
         if (plan.activation[0] == ACTIVATION_RELU) {
 #pragma unroll
-            for (int e = 0; e < 4; e++) dz[e] *= derivative(ACTIVATION_RELU, z[e], h[e]);
+            for (int i = 0; i < 4 * UNIT_TILES; i++)
+                dz[i / 4][i % 4] *= derivative(ACTIVATION_RELU, z[i / 4][i % 4], h[i / 4][i % 4]);
         } else {
 #pragma unroll
-            for (int e = 0; e < 4; e++) dz[e] *= derivative_called(plan.activation[0], z[e], h[e]);
+            for (int i = 0; i < 4 * UNIT_TILES; i++)
+                dz[i / 4][i % 4] *= derivative_called(plan.activation[0], z[i / 4][i % 4], h[i / 4][i % 4]);
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (row(e / 2) >= rows) dz[e] = 0;
+        clear_padding(rows, dz);
     }
 
-    struct product_parts {
-        uint4 part[MAX_SLICES];
+    __device__ void clear_padding(int rows, tile_values &values) const {
+#pragma unroll
+        for (int i = 0; i < 4 * UNIT_TILES; i++)
+            if (row(i % 4 / 2) >= rows) values[i / 4][i % 4] = 0;
+    }
 
-        template <typename A> __device__ void try_poll(int slices, A at) {
+    /* The packets of a late product, of this thread's rows and shares of a unit tile. */
+    template <int SHARES> struct product_parts {
+        uint4 part[SHARES][MAX_SLICES];
+        const uint4 *from;
+
+        __device__ void load(const look_ahead::plan &plan) {
 #pragma unroll
             for (int s = 0; s < MAX_SLICES; s++)
-                if (s < slices) part[s] = load_packet(at(s));
+                if (s < plan.slices)
+#pragma unroll
+                    for (int q = 0; q < SHARES; q++)
+                        part[q][s] = load_packet(from + s * MAIN_THREADS + q * HELPER_THREADS);
         }
-        /* The sum over the slices. */
-        template <typename A> __device__ void wait(int slices, uint32_t phase, A at, float (&z)[4]) {
-            bool missing = true;
-            while (missing) {
-                missing = false;
+
+        __device__ void start(const look_ahead::plan &plan, int i, int group, int thread) {
+#pragma unroll
+            for (int q = 0; q < SHARES * MAX_SLICES; q++)
+                part[q % SHARES][q / SHARES] = make_uint4(0, 0, 0, 0);
+            from = plan.product_of(i, min(group, plan.groups - 1), 0) + thread;
+            load(plan);
+        }
+
+        __device__ void wait(const look_ahead::plan &plan, int i) {
+            const uint32_t phase = phase_of(i);
+            while (true) {
+                bool missing = false;
 #pragma unroll
                 for (int s = 0; s < MAX_SLICES; s++)
-                    if (s < slices && !arrived(part[s], phase)) {
-                        part[s] = load_packet(at(s));
-                        missing |= !arrived(part[s], phase);
-                    }
+                    if (s < plan.slices)
+#pragma unroll
+                        for (int q = 0; q < SHARES; q++) missing |= !arrived(part[q][s], phase);
+                if (!missing) break;
+                load(plan);
             }
             __syncwarp();
+        }
+
+        __device__ float4 sum(int q, const float *bias_of_tile) const {
+            const float2 bias = reinterpret_cast<const float2 *>(bias_of_tile)[lane_t()];
+            float4 sum = {};
 #pragma unroll
-            for (int e = 0; e < 4; e++) z[e] = 0;
-#pragma unroll
-            for (int s = 0; s < MAX_SLICES; s++)
-                if (s < slices) {
-                    z[0] += __uint_as_float(part[s].x);
-                    z[1] += __uint_as_float(part[s].y);
-                    z[2] += __uint_as_float(part[s].z);
-                    z[3] += __uint_as_float(part[s].w & ~1u);
-                }
+            for (int s = 0; s < MAX_SLICES; s++) { /* slices that do not exist are 0 */
+                sum.x += __uint_as_float(part[q][s].x);
+                sum.y += __uint_as_float(part[q][s].y);
+                sum.z += __uint_as_float(part[q][s].z);
+                sum.w += __uint_as_float(part[q][s].w & ~1u);
+            }
+            return make_float4(sum.x + bias.x, sum.y + bias.y, sum.z + bias.x, sum.w + bias.y);
         }
     };
 
     /* --- layer 2 --- */
 
-    /* W2 of this block in bfloat16 planes, as B of both products: pairs of units of a class (twice: the
-       classes of a packet's first two values, and of its third), and pairs of classes of a unit (the
-       same). */
-    struct out_fragments {
+    /* Fragments of W2 from shared memory: parts FIRST .. FIRST + 3 in PLANES planes each. Parts 0 to 3 are B
+       of the logits: pairs of units, of both unit tiles, for the classes of a packet's first two values, then
+       for those of its third. Parts 4 to 7 are B of the input gradient: pairs of classes, the same two, of
+       both unit tiles. */
+    template <int FIRST> struct w2_fragments {
         uint32_t of[4][PLANES];
 
-        __device__ void load(const chain_memory &memory) {
-            const int lane = threadIdx.x % 32;
+        __device__ explicit w2_fragments(const chain_memory &memory) {
 #pragma unroll
-            for (int q = 0; q < 3; q++) {
-                const uint4 words = memory.fragments[q][lane];
+            for (int q = 0; q < PLANES; q++) {
+                const uint4 words = memory.fragments[FIRST * PLANES / 4 + q][threadIdx.x % 32];
                 const uint32_t four[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
                 for (int e = 0; e < 4; e++) of[(4 * q + e) / PLANES][(4 * q + e) % PLANES] = four[e];
@@ -159,79 +212,98 @@ struct chain_stages {
         }
     };
 
-    /* Partial logits of this warp's rows, sent to the owners of the rows. The two halves of k are the same
-       eight units with different planes: three mma are the six products of bf16x3.cuh. */
-    __device__ void send_logits(const float (&h)[4], const out_fragments &w, int rows, uint32_t tag) const {
-        uint32_t first[PLANES], second[PLANES]; /* of rows g and g + 8 */
-        float sum[2][4] = {}, small[2][4] = {};
-        split_into_planes(h[0], h[1], first);
-        split_into_planes(h[2], h[3], second);
-        const uint32_t a[4] = {first[0], second[0], first[1], second[1]},
-                       a2[4] = {first[0], second[0], first[2], second[2]};
+    /* sum = A B of bfloat16 planes, the six products of bf16x3.cuh, in two sums. */
+    __device__ static void multiply_planes(float (&sum)[4], const uint32_t (&a)[PLANES][4],
+                                           const uint32_t (&b)[PLANES], const uint32_t (&b2)[PLANES]) {
+        float small[4] = {};
 #pragma unroll
-        for (int n = 0; n < 2; n++) {
-            mma_bf16(small[n], a2, w.of[n][2], w.of[n][0]);
-            mma_bf16(sum[n], a, w.of[n][0], w.of[n][0]);
-            mma_bf16(small[n], a, w.of[n][1], w.of[n][1]);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            if (row(half) < rows)
-                ll_send(plan.logits + (row(half) * plan.groups + group) * PACKETS + lane_t(),
-                        sum[0][2 * half] + small[0][2 * half], sum[0][2 * half + 1] + small[0][2 * half + 1],
-                        sum[1][2 * half] + small[1][2 * half], tag);
-    }
-
-    /* dL/dH of this warp's rows, from dL/dlogits. */
-    __device__ void input_gradient(const float (&g)[2][3], const out_fragments &w, float (&dh)[4]) const {
-        uint32_t pair[2][PLANES], third[2][PLANES];
-        float sum[4] = {}, small[4] = {};
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            split_into_planes(g[half][0], g[half][1], pair[half]);
-            split_into_planes(g[half][2], 0, third[half]);
-        }
+        for (int e = 0; e < 4; e++) sum[e] = 0;
 #pragma unroll
         for (int order = PLANES - 1; order >= 0; order--)
 #pragma unroll
-            for (int i = order; i >= 0; i--) {
-                const uint32_t a[4] = {pair[0][i], pair[1][i], third[0][i], third[1][i]};
-                mma_bf16(order == PLANES - 1 ? small : sum, a, w.of[2][order - i], w.of[3][order - i]);
-            }
+            for (int i = order; i >= 0; i--)
+                mma_bf16(order == PLANES - 1 ? small : sum, a[i], b[order - i], b2[order - i]);
 #pragma unroll
-        for (int e = 0; e < 4; e++) dh[e] = sum[e] + small[e];
+        for (int e = 0; e < 4; e++) sum[e] += small[e];
+    }
+
+    /* Partial logits of this warp's rows, sent to the owners of the rows; H is stored for dW2. */
+    __device__ void send_logits(const tile_values &h) const {
+        const w2_fragments<0> w(memory);
+        uint32_t a[PLANES][4];
+        float sum[2][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t planes[PLANES];
+            split_into_planes(h[i / 2][i % 2 * 2], h[i / 2][i % 2 * 2 + 1], planes);
+#pragma unroll
+            for (int p = 0; p < PLANES; p++) a[p][i] = planes[p];
+        }
+#pragma unroll
+        for (int c = 0; c < 2; c++) multiply_planes(sum[c], a, w.of[2 * c], w.of[2 * c + 1]);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int o = row(half) & (own - 1), owner = row(half) >> (own == 8 ? 3 : 4);
+            const float4 packet = make_float4(sum[0][2 * half], sum[0][2 * half + 1], sum[1][2 * half], 0);
+            send(memory.logits + (rank * own + o) * PACKETS + lane_t(), owner, packet,
+                 memory.logits_full + (own == 8 ? o : o / 2));
+        }
+#pragma unroll
+        for (int p = 0; p < PLANES; p++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                reinterpret_cast<uint32_t *>(memory.hidden[p][row(i % 2)] +
+                                             hidden_chunk(row(i % 2), i / 2))[lane_t()] = a[p][i];
+    }
+
+    __device__ static void send(const float4 *at, int to, float4 packet, const uint64_t *barrier) {
+        cluster_send(reinterpret_cast<const uint4 *>(at), to,
+                     make_uint4(__float_as_uint(packet.x), __float_as_uint(packet.y),
+                                __float_as_uint(packet.z), __float_as_uint(packet.w)),
+                     barrier);
+    }
+
+    /* dL/dH of this warp's rows, from dL/dlogits. */
+    __device__ void input_gradient(const float4 (&g)[2], const w2_fragments<4> &w, tile_values &dh) const {
+        uint32_t a[PLANES][4];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint32_t pair[PLANES], third[PLANES];
+            split_into_planes(g[half].x, g[half].y, pair);
+            split_into_planes(g[half].z, 0, third);
+#pragma unroll
+            for (int p = 0; p < PLANES; p++) a[p][half] = pair[p], a[p][2 + half] = third[p];
+        }
+#pragma unroll
+        for (int n = 0; n < UNIT_TILES; n++) multiply_planes(dh[n], a, w.of[2 * n], w.of[2 * n + 1]);
     }
 
     /* --- output layer --- */
 
-    /* Three logits of a row, summed over all groups: each lane takes a packet of every eighth. */
-    __device__ void receive_logits(int r, uint32_t tag, float (&z)[3]) const {
-        static const int CONCURRENT = 2, SOURCES = 32 / PACKETS;
-        const ll_packet3 *parts = plan.logits + r * plan.groups * PACKETS + lane_t();
-        const float *bias = memory.weight[UNITS] + 4 * lane_t();
-        z[0] = z[1] = z[2] = 0;
-        for (int s = lane_g(); s < plan.groups; s += CONCURRENT * SOURCES) {
-            float part[CONCURRENT][3];
-            ll_receive(part, tag,
-                       [&](int i) { return parts + min(s + i * SOURCES, plan.groups - 1) * PACKETS; });
-#pragma unroll
-            for (int i = 0; i < CONCURRENT; i++)
-                if (s + i * SOURCES < plan.groups)
-#pragma unroll
-                    for (int j = 0; j < 3; j++) z[j] += part[i][j];
-        }
-        __syncwarp();
-        reduce_across_lanes(z);
-#pragma unroll
-        for (int j = 0; j < 3; j++) z[j] += bias[j];
+    /* Waits for the bytes of a mailbox, and expects those of the next step. */
+    __device__ void receive(uint64_t *barrier, int i) const {
+        mbarrier_wait(barrier, i);
+        if (lane == 0) mbarrier_expect_tx(barrier, EXCHANGE_BYTES);
     }
 
-    /* Softmax cross-entropy of an owned row, four lanes with three classes each (and eight times the same);
-       dL/dlogits is sent to all blocks, NaN if the loss is not finite. */
-    __device__ void output_layer(int step, int r, int label, float scale, uint32_t tag) const {
-        float z[3], gradient[3], sum = 0;
+    /* Softmax cross-entropy of this warp's rows, of the owned ones: one, or two in a cluster of 8, which have
+       a half of the warp each. A lane adds logits of two blocks; dL/dlogits is sent to all blocks, NaN if the
+       loss is not finite, 0 in rows beyond the batch. */
+    __device__ void output_layer(int step, int i, int rows) const {
+        const int lanes = own == 8 ? 32 : 16, sources = lanes / PACKETS,
+                  source = (lane & (lanes - 1)) / PACKETS, o = own == 8 ? warp : 2 * warp + lane / 16,
+                  r = rank * own + o, label = memory.label[i % 2][o];
+        const float scale = 1.0f / (float)rows;
+        const float4 bias = reinterpret_cast<const float4 *>(memory.weight[CHAIN_UNITS])[lane_t()];
+        receive(memory.logits_full + warp, i);
+        const float4 first = memory.logits[(source * own + o) * PACKETS + lane_t()],
+                     second = memory.logits[((source + sources) * own + o) * PACKETS + lane_t()];
+        float z[3] = {first.x + second.x, first.y + second.y, first.z + second.z}, gradient[3], sum = 0;
+        for (int offset = PACKETS; offset < lanes; offset *= 2)
+#pragma unroll
+            for (int j = 0; j < 3; j++) z[j] += __shfl_xor_sync(0xffffffffu, z[j], offset);
+        z[0] += bias.x, z[1] += bias.y, z[2] += bias.z;
         int c[3];
-        receive_logits(r, tag, z);
 #pragma unroll
         for (int j = 0; j < 3; j++) {
             c[j] = column_class(4 * lane_t() + j);
@@ -250,14 +322,20 @@ struct chain_stages {
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         const float factor = isfinite(sum) ? scale / sum : NAN;
 #pragma unroll
-        for (int j = 0; j < 3; j++) gradient[j] = gradient[j] * factor - (c[j] == label ? scale : 0.0f);
-        if (lane < PACKETS)
-            ll_send(plan.gradients + r * PACKETS + lane, gradient[0], gradient[1], gradient[2], tag);
-        record(step, r, label, z, c, max, sum);
+        for (int j = 0; j < 3; j++) {
+            gradient[j] = gradient[j] * factor - (c[j] == label ? scale : 0.0f);
+            if (r >= rows) gradient[j] = 0;
+        }
+        const float4 packet = make_float4(gradient[0], gradient[1], gradient[2], 0);
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            send(&memory.gradient[r][lane_t()], source + half * sources, packet,
+                 memory.gradient_full + r / TILE);
+        record(step, r, rows, label, z, c, max, sum);
     }
 
-    __device__ void record(int step, int r, int label, const float (&z)[3], const int (&c)[3], float max,
-                           float sum) const {
+    __device__ void record(int step, int r, int rows, int label, const float (&z)[3], const int (&c)[3],
+                           float max, float sum) const {
         float of_label = -INFINITY;
         int best = MAX_CLASSES; /* the first of the largest */
 #pragma unroll
@@ -270,45 +348,35 @@ struct chain_stages {
             of_label = fmaxf(of_label, __shfl_xor_sync(0xffffffffu, of_label, offset));
             best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
         }
-        if (lane == 0) plan.record(step, r, make_float4(sum, of_label, max, best == label && sum > 0));
+        if (lane % (own == 8 ? 32 : 16) == 0 && r < rows)
+            plan.record(step, r, make_float4(sum, of_label, max, best == label && sum > 0));
     }
 
-    /* dL/dlogits of this lane's two rows and three classes, stored for the helpers; true if a loss is not
-       finite. */
-    __device__ bool receive_gradients(int rows, uint32_t tag, float (&g)[2][3]) const {
-        ll_receive(g, tag,
-                   [&](int half) { return plan.gradients + min(row(half), rows - 1) * PACKETS + lane_t(); });
-        __syncwarp();
+    /* dL/dlogits of this lane's two rows and three classes; true if a loss is not finite. */
+    __device__ bool receive_gradients(int i, float4 (&g)[2]) const {
         bool bad = false;
+        receive(memory.gradient_full + warp, i);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            bad |= g[half][0] != g[half][0];
-            if (row(half) >= rows) g[half][0] = g[half][1] = g[half][2] = 0;
-            memory.gradient[row(half)][lane_t()] = make_float4(g[half][0], g[half][1], g[half][2], 0);
+            g[half] = memory.gradient[row(half)][lane_t()];
+            bad |= g[half].x != g[half].x;
         }
         return bad;
     }
 
     /* dZ in planes, in shared memory. */
-    __device__ void store_planes(const float (&dz)[4], float inverse) const {
-        uint32_t *words = reinterpret_cast<uint32_t *>(memory.dz);
+    __device__ void store_planes(uint4 (&to)[UNIT_TILES][MAIN_THREADS], const tile_values &dz,
+                                 float inverse) const {
 #pragma unroll
-        for (int u = 0; u < 2; u++) {
-            const plane_pair pair = planes_of(dz[u] * inverse, dz[2 + u] * inverse);
-            uint32_t *to = words + pair_offset(warp, 2 * lane_t() + u, lane_g());
-            to[0] = pair.high;
-            to[2] = lane_g() < 4 ? pair.low : pair.low & ~1u; /* the bit of the phase */
-        }
-    }
-
-    __device__ void sum_bias_gradient(int i, const float (&dz)[4]) const {
+        for (int n = 0; n < UNIT_TILES; n++)
 #pragma unroll
-        for (int u = 0; u < 2; u++) {
-            float sum = dz[u] + dz[2 + u];
-#pragma unroll
-            for (int offset = 4; offset < 32; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            if (lane < 4) memory.bias_sums[i % 2][warp][2 * lane + u] = sum;
-        }
+            for (int u = 0; u < 2; u++) {
+                const plane_pair pair = planes_of(dz[n][u] * inverse, dz[n][2 + u] * inverse);
+                uint32_t *words =
+                    reinterpret_cast<uint32_t *>(to[n]) + pair_offset(warp, 2 * lane_t() + u, lane_g());
+                words[0] = pair.high;
+                words[2] = lane_g() < 4 ? pair.low : pair.low & ~1u; /* the bit of the phase */
+            }
     }
 };
 

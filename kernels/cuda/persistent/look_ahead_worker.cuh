@@ -39,8 +39,8 @@ template <int TILES> struct worker {
     float weight[TILES][4], velocity[TILES][4]; /* pixels 2 g and 2 g + 1 of a pack, units 2 t and 2 t + 1 */
 
     __device__ worker(const look_ahead::plan &plan, void *shared, int end, bool resumed)
-        : plan(plan), memory(*(worker_memory *)shared), group((blockIdx.x - plan.groups) % plan.groups),
-          slice((blockIdx.x - plan.groups) / plan.groups), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
+        : plan(plan), memory(*(worker_memory *)shared), group((blockIdx.x - plan.cluster) % plan.groups),
+          slice((blockIdx.x - plan.cluster) / plan.groups), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
           end(end), resumed(resumed) {
         first_pack = plan.first_pack(slice);
         tiles = plan.first_pack(slice + 1) - first_pack;

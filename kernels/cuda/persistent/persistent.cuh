@@ -208,6 +208,9 @@ template <typename F> struct instance : fused_instance {
                CUDA_TRY(fault,
                         cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              (int)launch.shared_bytes)) &&
+               (launch.cluster <= 8 || /* the most that every GPU with clusters has */
+                CUDA_TRY(fault, cudaFuncSetAttribute(launch.kernel,
+                                                     cudaFuncAttributeNonPortableClusterSizeAllowed, 1))) &&
                CUDA_TRY(fault,
                         cudaFuncSetAttribute(launch.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                              launch.prefers_l1 ? cudaSharedmemCarveoutMaxL1
@@ -225,8 +228,8 @@ template <typename F> struct instance : fused_instance {
                       cudaOccupancyMaxActiveClusters(&clusters, launch.kernel, &config.config)))
             return false;
         if (clusters >= needed) return true;
-        snprintf(why, size, "it needs %d pairs of SMs at the same time, and this GPU has %d free", needed,
-                 clusters);
+        snprintf(why, size, "it needs %d clusters of %d SMs at the same time, and this GPU has %d free",
+                 needed, launch.cluster, clusters);
         return false;
     }
 
