@@ -84,8 +84,8 @@ struct chain_helpers : chain_stages {
 
     /* --- W2 --- */
 
-    /* Sums of dW2 and db2 over this warp's rows, by tensor cores: units are the rows of a product, and pairs of
-       k are rows j and j + 4 of the batch. True if a loss is not finite. */
+    /* Sums of dW2 and db2 over this warp's rows, by tensor cores: units are the rows of a product, and pairs
+       of k are rows j and j + 4 of the batch. True if a loss is not finite. */
     __device__ bool sum_output_gradient() const {
         static const int TILES = ROW_TILES / HELPER_WARPS;
         const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
