@@ -17,7 +17,7 @@ tools=${TOOLS:-memcheck racecheck initcheck synccheck}
 
 # the tests of a program that the names choose
 tests_of() {
-    sed -n 's/.*cmocka_unit_test(\(.*\)).*/\1/p' "tests/${1%%:*}.c" | while read -r test; do
+    grep -o 'cmocka_unit_test([a-z0-9_]*)' "tests/${1%%:*}.c" | sed 's/.*(\(.*\))/\1/' | while read -r test; do
         case $1 in *:*) case $test in ${1#*:}) ;; *) continue ;; esac ;; esac
         echo "$test"
     done

@@ -154,11 +154,13 @@ static void the_blocks_of_all_fit(void **state) {
             assert_non_null(found);
             sms = atoi(found);
             engine_describe(&bench.trainer, how, sizeof how);
-            int a = 0, b = 1;
+            int a = 0, b = 1, chain, workers;
             const char *on = strstr(how, " on ");
             assert_non_null(on);
-            assert_true(sscanf(on, " on %d x %d blocks", &a, &b) >= 1);
-            assert_true(a * b >= 1 && (a * b * members <= sms || a * b == 1));
+            const bool cluster = sscanf(on, " on a cluster of %d and %d workers", &chain, &workers) == 2;
+            assert_true(cluster || sscanf(on, " on %d x %d blocks", &a, &b) >= 1);
+            const int blocks = cluster ? chain + workers : a * b;
+            assert_true(blocks >= 1 && (blocks * members <= sms || blocks == 1));
             bench_close(&bench);
         }
 }
