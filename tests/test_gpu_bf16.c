@@ -68,6 +68,24 @@ static void large_shapes_are_right(void **state) {
     compute_close(&compute);
 }
 
+/* More tiles than SMs, with an odd number of parts of a row; and wide tiles whose k several blocks share,
+   whose sums must not reach what the backward epilogue has read. */
+static void turns_and_parts_are_right(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{4096, 1000, 512}, {2048, 2056, 256}, {384, 2176, 4096}};
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_shape(&compute, (struct verify_case){.op = i == 2 ? GEMM_NT : GEMM_NN,
+                                                   .m = shapes[i][0],
+                                                   .n = shapes[i][1],
+                                                   .k = shapes[i][2],
+                                                   .alpha = 1,
+                                                   .activation = ACTIVATION_TANH,
+                                                   .seed = i});
+    compute_close(&compute);
+}
+
 /* A long sum in one accumulator, which tensor cores truncate, is within the bound. */
 static void long_sums_are_right(void **state) {
     (void)state;
@@ -167,7 +185,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_list_is_right),   cmocka_unit_test(large_shapes_are_right),
         cmocka_unit_test(long_sums_are_right), cmocka_unit_test(narrow_products_are_right),
-        cmocka_unit_test(the_option_chooses),
+        cmocka_unit_test(the_option_chooses),  cmocka_unit_test(turns_and_parts_are_right),
     };
     return cmocka_run_group_tests_name("gpu bf16", tests, NULL, NULL);
 }

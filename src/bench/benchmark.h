@@ -27,7 +27,7 @@ struct result {
     struct statistics seconds; /* of a call */
     double flops, bytes;       /* of a call; the bytes of A, B and C once */
     double h2d, d2h;           /* seconds to copy A and B to the GPU and C back; 0 on the host */
-    double relative_error;     /* of C with signed reals (oracle.h) */
+    double relative_error;     /* of up to 16 rows of C with signed reals (oracle.h) */
     /* Flop/s of a multiply-add loop; 0: unknown. Measured at the start; on the host, if the backend
        has no threads of its own, the median of measurements between the calls. */
     double peak;

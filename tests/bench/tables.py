@@ -291,7 +291,9 @@ def main():
               (rows["cublas", "graph"]["machine"], bars_of(rows, by_gpu, GPU_ROWS[-1]))]
     files = {"start.txt": excerpt(os.path.join(cpu, "transcript.txt")), "cpu.md": cpu_table(on_cpu, by_cpu),
              "gpu.md": gpu_table(rows, median_of(on_gpu, "openblas"), by_gpu), "accuracy.md": accuracy_table(cpu, gpu),
-             "epochs.svg": chart(groups), "gemm.md": gemm_table(cpu), "error-speed.svg": error_chart(error_rows(gpu))}
+             "epochs.svg": chart(groups), "gemm.md": gemm_table(cpu)}
+    if error_rows(gpu):
+        files["error-speed.svg"] = error_chart(error_rows(gpu))
     os.makedirs(out, exist_ok=True)
     for name, text in files.items():
         with open(os.path.join(out, name), "w", encoding="utf-8") as file:

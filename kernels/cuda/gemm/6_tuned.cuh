@@ -20,7 +20,7 @@ struct tuned_context {
     int major;        /* compute capability: 8 and above copies to shared memory asynchronously (cp.async) */
     void *library;    /* the context of cublas; NULL until the first call that cuBLAS runs */
     enum gemm_precision precision;
-    int tensor_cores; /* the option of float32 products */
+    int tensor_cores; /* the option `tensor`, of float32 and bfloat16 products */
     struct float32_workspace float32;
     struct bf16_workspace bf16;
 };

@@ -10,7 +10,7 @@
    Layout     lane 4 g + t, as in mma_bf16.cuh
    Bound by   bytes of the large matrix: 8192 x 2048 is 34 MB, 12 us at 2.8 TB/s
    Improves   5_cublas.cu for output layers
-   Run        ./train bench gemm --backends cublas,cuda-tuned --dtype bf16 --layers 784-2048-10 */
+   Run        ./train --backend cuda-tuned --precision bf16 --layers 784-2048-10 --batch-size 8192 */
 #include "kernels/cuda/gemm/6_tuned.cuh"
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/tensor/mma_bf16.cuh"

@@ -69,10 +69,35 @@ static unsigned stages_of(const struct gemm_call *call) {
     return blocks_for(call->k, BF16_K);
 }
 
+/* Of each warp. The backward epilogue has one for each part of a row. */
+static unsigned slots_of(bool backward, unsigned columns) {
+    const unsigned parts = columns / 64;
+    return backward && parts > 2 ? parts : 2;
+}
+
+static unsigned stage_bytes(unsigned columns) {
+    return (BF16_ROWS + columns) * BF16_K * 2;
+}
+
+/* Stages of the ring buffer: what the slots of eight warps leave of 224 KB. */
+static unsigned ring_stages(bool backward, unsigned columns) {
+    const unsigned most = 8, slot_bytes = 2048,
+                   stages =
+                       ((224 << 10) - slots_of(backward, columns) * 8 * slot_bytes) / stage_bytes(columns);
+    return stages < most ? stages : most;
+}
+
+/* The ring buffer receives the sums of the other parts of k: 64 rows of floats each. */
+static bool parts_fit(bool backward, bf16_shape shape) {
+    return (shape.parts - 1) * shape.columns * 64 * sizeof(float) <=
+           ring_stages(backward, shape.columns) * stage_bytes(shape.columns);
+}
+
 /* Estimated cycles of the busiest SM. */
 static double cycles_of(const struct bf16_workspace *workspace, const struct gemm_call *call,
                         bf16_shape shape) {
-    const double tensor_cores = 4, bytes_a_cycle = 40; /* a column of a stage; from the L2 cache */
+    const double tensor_cores = 4;   /* cycles for a column of a stage */
+    const double bytes_a_cycle = 40; /* from the L2 cache */
     const unsigned columns = shape.columns, cluster = shape.pair * shape.parts;
     const size_t clusters =
         (size_t)blocks_for(call->m, BF16_ROWS * shape.pair) * blocks_for(call->n, columns);
@@ -87,10 +112,11 @@ static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct 
     static const struct {
         unsigned columns, pair;
     } tiles[] = {{256, 2}, {128, 2}, {256, 1}, {192, 1}, {128, 1}, {64, 1}};
-    bf16_shape best = {256, 2, 1};
+    bf16_shape best = {256, 1, 1};
     for (const auto &tile : tiles)
         for (unsigned parts = 1; parts <= 4 && parts <= stages_of(call); parts *= 2) {
             const bf16_shape shape = {tile.columns, tile.pair, parts};
+            if (!workspace->clusters[tile.pair * parts] || !parts_fit(call->backward, shape)) continue;
             if (cycles_of(workspace, call, shape) < cycles_of(workspace, call, best)) best = shape;
         }
     return best;
@@ -108,7 +134,8 @@ static void map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t
         map, floats ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)memory,
         sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS) CUDA_TRY(fault, cudaErrorInvalidValue);
+    if (result != CUDA_SUCCESS)
+        cuda_note(fault, cudaErrorInvalidValue, "cuTensorMapEncodeTiled", __FILE__, __LINE__);
 }
 
 /* op(A) with rows along m, or op(B) with rows along n: `across` of them in the boxes of a stage. */
@@ -140,7 +167,9 @@ static bf16_product product_of(const struct bf16_workspace *workspace, const gem
                       .pair = shape.pair,
                       .parts = shape.parts,
                       .epilogue = call.c_f32 ? BF16_FLOAT32 : BF16_PLAIN,
-                      .alpha = (float)call.alpha};
+                      .alpha = (float)call.alpha,
+                      .stages = ring_stages(call.backward, shape.columns),
+                      .slots = slots_of(call.backward, shape.columns)};
     if (call.epilogue) {
         p.epilogue = BF16_FORWARD;
         p.activation = call.epilogue->activation;
@@ -152,14 +181,6 @@ static bf16_product product_of(const struct bf16_workspace *workspace, const gem
         p.partials = (float *)workspace->reduction.scratch;
     }
     return p;
-}
-
-/* The backward epilogue has a slot for each part of a row; the rest of 224 KB is for stages. */
-static void set_memory(bf16_product &p, unsigned columns) {
-    const unsigned stage = (BF16_ROWS + columns) * BF16_K * 2, most = 8, parts = columns / 64;
-    p.slots = p.epilogue == BF16_BACKWARD && parts > 2 ? parts : 2;
-    p.stages = ((224 << 10) - p.slots * 8 * 2048) / stage;
-    if (p.stages > most) p.stages = most;
 }
 
 /* --- column sums --- */
@@ -182,20 +203,16 @@ __global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
     if (y == 0) sums[column] = totals[0][x];
 }
 
-void bf16_gemm_of_shape(const struct bf16_workspace *workspace, const struct gemm_call *call,
-                        bf16_shape shape, cuda_launcher &launcher) {
+void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
+               cuda_launcher &launcher) {
+    const bf16_shape shape = shape_of(workspace, call);
     bf16_product p = product_of(workspace, *call, shape);
     if (!launcher.describe) map_all(p, *call, shape, launcher.fault);
-    set_memory(p, shape.columns);
+    if (launcher.fault->message[0]) return;
     bf16_launch(call->op, shape.columns, p, (unsigned)gemm_multiprocessors(*call, workspace->processors),
                 launcher);
     if (!call->backward) return;
     launch(launcher, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
            dim3(SUM_COLUMNS, SUM_ROWS), 0, (const float *)p.partials, blocks_for(call->m, BF16_SUMMED_ROWS),
            (unsigned)call->n, (float *)call->backward->bias_grad);
-}
-
-void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
-               cuda_launcher &launcher) {
-    bf16_gemm_of_shape(workspace, call, shape_of(workspace, call), launcher);
 }

@@ -30,7 +30,7 @@ struct bf16_product {
     unsigned stages, slots; /* in shared memory: of the ring buffer; of each warp, for the epilogue */
 };
 
-/* The width of a tile, and the members of the same name of bf16_product. */
+/* The width of a tile, 64, 128, 192 or 256, and the members of the same name of bf16_product. */
 struct bf16_shape {
     unsigned columns, pair, parts;
 };
@@ -38,13 +38,13 @@ struct bf16_shape {
 struct bf16_workspace {
     bool open; /* this GPU can run the kernels */
     int processors;
-    unsigned clusters[BF16_LARGEST_CLUSTER + 1]; /* [blocks]: as bf16_clusters, for 1, 2, 4, 8 */
+    unsigned clusters[BF16_LARGEST_CLUSTER + 1]; /* [b]: bf16_clusters(b), for b = 1, 2, 4, 8 */
     struct cuda_reduction reduction;
 };
 
 /* bf16_wgmma.cu */
 bool bf16_open(void);
-unsigned bf16_clusters(unsigned blocks); /* of so many blocks, at the same time */
+unsigned bf16_clusters(unsigned blocks); /* of so many blocks that can be resident at the same time, or 0 */
 void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &product, unsigned processors,
                  cuda_launcher &launcher);
 
@@ -58,10 +58,8 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
 /* Is it faster than cuBLAS for this call? */
 bool bf16_pays(const struct gemm_call *call);
 
+/* For calls that bf16_supports; errors go to launcher.fault. Products of one workspace run on one stream: the
+   sums of columns are in its scratch memory. */
 void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call, cuda_launcher &launcher);
-
-/* The same with a given shape of the tiles. */
-void bf16_gemm_of_shape(const struct bf16_workspace *workspace, const struct gemm_call *call,
-                        bf16_shape shape, cuda_launcher &launcher);
 
 #endif

@@ -98,7 +98,7 @@ template <int N> struct tile_store {
         return slots + number % p.slots * SLOT_BYTES;
     }
 
-    /* sums[32 part .. 32 part + 31], so that the code that follows is there once. */
+    /* sums[32 part .. 32 part + 31], so that the epilogue is not unrolled for each part. */
     static __device__ void select(float (&some)[32], const float (&sums)[N / 2], unsigned part) {
 #pragma unroll
         for (unsigned c = 0; c < N / PART; c++)
@@ -277,6 +277,8 @@ template <int N> struct tile_store {
 
     __device__ void store(const float (&sums)[N / 2]) {
         if (row0 >= p.m) return;
+        if (p.epilogue != BF16_BACKWARD)
+            tensor_stores_wait(0); /* of the last tile, which had any of the slots */
         if (p.epilogue == BF16_FLOAT32) {
             store_floats(sums);
         } else if (p.epilogue == BF16_FORWARD) {

@@ -290,7 +290,8 @@ unsigned bf16_clusters(unsigned blocks) {
     int clusters = 0;
     const bool known =
         cudaOccupancyMaxActiveClusters(&clusters, kernel_of(GEMM_NN, 256), &config) == cudaSuccess;
-    return known && clusters > 0 ? (unsigned)clusters : 1;
+    if (!known) cudaGetLastError(); /* it is no error of a later launch */
+    return known ? (unsigned)clusters : 0;
 }
 
 void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &p, unsigned processors,

@@ -34,7 +34,8 @@ __device__ inline void cluster_barrier() {
     cluster_wait();
 }
 
-/* The same without a fence, which takes a microsecond: what a block read before, others may overwrite. */
+/* The same without a fence, which takes a microsecond: it says only that all have read, so that what they
+   read may be overwritten. */
 __device__ inline void cluster_barrier_of_reads() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");

@@ -68,14 +68,10 @@ template <int N> __device__ inline void tensor_stores_wait_for() {
 #endif
 }
 
-/* All lanes of a warp: waits until at most `most` boxes, 0 to 3, of those that it stored are still read. */
+/* All lanes of a warp: waits until the copy engine still reads at most the last stored box, or none (0). */
 __device__ inline void tensor_stores_wait(unsigned most) {
     if (threadIdx.x % 32 == 0) {
-        if (most >= 3)
-            tensor_stores_wait_for<3>();
-        else if (most == 2)
-            tensor_stores_wait_for<2>();
-        else if (most == 1)
+        if (most)
             tensor_stores_wait_for<1>();
         else
             tensor_stores_wait_for<0>();
