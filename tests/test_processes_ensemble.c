@@ -84,13 +84,15 @@ static void members_resume_on_other_ranks(void **state) {
     free(half);
 }
 
-/* As in one process: the results are of the members that trained. */
+/* As in one process: the results are of the members that trained. Both fail in their first steps; the one
+   that does so first stops the other, which then has not failed. */
 static void a_failed_member_is_named(void **state) {
     (void)state;
     job_start(2, job_text("--data %s" JOB_RECIPE " --ensemble 2 --lr 1e6 --weight-decay 1", support_data));
     job_end();
     assert_int_equal(job.code[0], 1);
-    assert_says(job.said[0], "seed 1: the loss is not finite");
+    if (!strstr(job.said[0], "seed 2: the loss is not finite"))
+        assert_says(job.said[0], "seed 1: the loss is not finite");
 }
 
 static void start_long_job(const char *saved) {
