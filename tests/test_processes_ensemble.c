@@ -95,23 +95,26 @@ static void a_failed_member_is_named(void **state) {
         assert_says(job.said[0], "seed 1: the loss is not finite");
 }
 
-static void start_long_job(const char *saved) {
-    char *first = job_path(saved);
-    remove(first);
+/* Waits until both ranks train, and catch signals. */
+static void start_long_job(void) {
+    char *const saved[] = {job_path("long-seed1.safetensors"), job_path("long-seed2.safetensors")};
+    for (int i = 0; i < 2; i++) remove(saved[i]);
     job_start(2, job_text("--data %s" JOB_RECIPE " --ensemble 2 --epochs 1000000 --comm-timeout 4 --save %s "
                           "--save-every 1",
                           support_data, support_path("long.safetensors")));
-    for (const double start = clock_seconds();
-         access(first, R_OK) != 0 && clock_seconds() - start < JOB_PATIENCE;)
-        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-    free(first);
+    const double start = clock_seconds();
+    for (int i = 0; i < 2; i++) {
+        while (access(saved[i], R_OK) != 0 && clock_seconds() - start < JOB_PATIENCE)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        free(saved[i]);
+    }
 }
 
 /* A signal to one process stops all. */
 static void interrupts_stop_all(void **state) {
     (void)state;
     for (int rank = 0; rank < 2; rank++) {
-        start_long_job("long-seed2.safetensors");
+        start_long_job();
         kill(job.pid[rank], SIGTERM);
         job_end();
         assert_int_equal(job.code[0], 130);
@@ -123,7 +126,7 @@ static void interrupts_stop_all(void **state) {
 
 static void the_dead_are_named(void **state) {
     (void)state;
-    start_long_job("long-seed2.safetensors");
+    start_long_job();
     kill(job.pid[1], SIGKILL);
     job_end();
     assert_int_equal(job.code[0], 1);

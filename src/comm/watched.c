@@ -23,6 +23,7 @@ void watched_set_guard(struct watched *watched, const struct watch_guard *guard)
 void watched_set_stop(struct watched *watched, volatile sig_atomic_t *stop) {
     pthread_mutex_lock(&watched->mutex);
     watched->stop = stop;
+    if (stop && watched->stop_waits) __atomic_store_n(stop, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&watched->mutex);
 }
 
@@ -70,6 +71,10 @@ bool watched_stops(struct watched *watched) {
 }
 
 void watched_stop(struct watched *watched) {
-    volatile sig_atomic_t *stop = stop_of(watched);
-    if (stop) __atomic_store_n(stop, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&watched->mutex);
+    if (watched->stop)
+        __atomic_store_n(watched->stop, 1, __ATOMIC_RELAXED);
+    else
+        watched->stop_waits = true;
+    pthread_mutex_unlock(&watched->mutex);
 }

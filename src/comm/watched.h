@@ -11,6 +11,7 @@ struct watched {
     pthread_mutex_t mutex;
     struct watch_guard guard;
     volatile sig_atomic_t *stop; /* NULL: none is shared */
+    bool stop_waits;             /* another rank was stopped before one was shared here */
 };
 
 void watched_open(struct watched *watched);
