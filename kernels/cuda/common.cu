@@ -68,6 +68,17 @@ bool cuda_launches_cooperatively(void) {
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
 }
 
+bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes) {
+    int device = 0, major = 0;
+    cudaFuncAttributes attributes;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+           major == 9 && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
+           attributes.binaryVersion == 90 &&
+           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes) ==
+               cudaSuccess;
+}
+
 void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault) {
     if (wanted <= *bytes) return *memory;
     CUDA_TRY(fault, cudaStreamSynchronize(stream));

@@ -37,6 +37,10 @@ void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim
     }
 }
 
+/* Is this GPU of compute capability 9.0, and was the kernel compiled for it? Then its thread blocks may have
+   this much dynamic shared memory from now on (kernels/cuda/common.cu). */
+bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes);
+
 /* A launch in clusters of `blocks`. The attribute belongs to the configuration. */
 static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, dim3 grid, dim3 block,
                                                 size_t dynamic_bytes, unsigned blocks) {

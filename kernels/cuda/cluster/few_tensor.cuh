@@ -39,8 +39,8 @@ template <int STEPS> __device__ inline double tensor_error(double norm, double c
 
 /* Two floats as two pairs of bfloat16. */
 __device__ inline void split(float first, float second, uint32_t &high, uint32_t &low) {
-    high = persistent::round_pair(first, second);
-    low = persistent::round_pair(first - persistent::first_of(high), second - persistent::second_of(high));
+    high = round_pair(first, second);
+    low = round_pair(first - first_of(high), second - second_of(high));
 }
 
 /* Centres first .. first + count - 1, a multiple of 8. */
@@ -149,9 +149,9 @@ __device__ __forceinline__ void score_groups(const tensor_rows<STEPS> &rows, con
             const uint4 b = *(const uint4 *)(group + (s * 32 + lane) * sizeof(uint4));
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                persistent::mma_bf16(sum[m], rows.low[m][s], b.x, b.y);
-                persistent::mma_bf16(sum[m], rows.high[m][s], b.z, b.w);
-                persistent::mma_bf16(sum[m], rows.high[m][s], b.x, b.y);
+                mma_bf16(sum[m], rows.low[m][s], b.x, b.y);
+                mma_bf16(sum[m], rows.high[m][s], b.z, b.w);
+                mma_bf16(sum[m], rows.high[m][s], b.x, b.y);
             }
         }
 #pragma unroll

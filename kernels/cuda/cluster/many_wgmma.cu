@@ -1,5 +1,6 @@
 /* The kernels of many_kernel.cuh for each dtype, format and number of features; their launches. */
 #include "kernels/cuda/cluster/many_kernel.cuh"
+#include "kernels/cuda/launch.cuh"
 
 namespace many {
 
@@ -26,20 +27,11 @@ template <typename S> static size_t shared_bytes_of(unsigned chunks) {
 }
 
 bool wgmma_open(const kernel_choice &choice, int shared_bytes) {
-    int device = 0, major = 0;
-    if (choice.chunks > MOST_CHUNKS || cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-        major != 9)
-        return false;
+    if (choice.chunks > MOST_CHUNKS) return false;
     for (int collect = 0; collect < 2; collect++) {
         const bool usable = with_kernel(choice, collect, [&]<typename S>() {
             const size_t bytes = shared_bytes_of<S>(choice.chunks);
-            cudaFuncAttributes attributes;
-            return bytes <= (size_t)shared_bytes &&
-                   cudaFuncGetAttributes(&attributes, many_kernel<S>) == cudaSuccess &&
-                   attributes.binaryVersion == 90 &&
-                   cudaFuncSetAttribute(many_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        (int)bytes) == cudaSuccess;
+            return bytes <= (size_t)shared_bytes && cuda_allows_wgmma((const void *)many_kernel<S>, bytes);
         });
         if (!usable) return false;
     }

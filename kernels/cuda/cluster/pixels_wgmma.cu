@@ -2,6 +2,7 @@
 
 #include <cuda_pipeline_primitives.h>
 
+#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor/stage_ring.cuh"
 #include "kernels/cuda/tensor/wgmma.cuh"
 
@@ -145,14 +146,7 @@ __global__ void __launch_bounds__(THREADS, 1) wgmma_kernel(const __grid_constant
 
 bool wgmma_open(unsigned chunks, int shared_bytes) {
     const size_t bytes = bytes_for(chunks);
-    int device = 0, major = 0;
-    cudaFuncAttributes attributes;
-    return bytes <= (size_t)shared_bytes && cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-           major == 9 && cudaFuncGetAttributes(&attributes, wgmma_kernel) == cudaSuccess &&
-           attributes.binaryVersion == 90 &&
-           cudaFuncSetAttribute(wgmma_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) ==
-               cudaSuccess;
+    return bytes <= (size_t)shared_bytes && cuda_allows_wgmma((const void *)wgmma_kernel, bytes);
 }
 
 void wgmma_launch(const pass &p, unsigned processors, cudaStream_t stream, struct cuda_fault *fault) {

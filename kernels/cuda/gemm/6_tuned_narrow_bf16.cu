@@ -200,11 +200,10 @@ __device__ static uint4 finish(const float (&sum)[8][4], int half, int row, uint
 #pragma unroll
     for (int q = 0; q < 4; q++) {
         const uint32_t word = (&read.x)[q];
-        const float x = __uint_as_float(word << 16), y = __uint_as_float(word & 0xffff0000u);
+        const float x = first_of(word), y = second_of(word);
         const float *const two = sum[half * 4 + q] + row * 2;
-        const __nv_bfloat162 both = __floats2bfloat162_rn(alpha * two[0] * (on ? derivative(A, x, x) : 1),
-                                                          alpha * two[1] * (on ? derivative(A, y, y) : 1));
-        (&words.x)[q] = *(const uint32_t *)&both;
+        (&words.x)[q] = round_pair(alpha * two[0] * (on ? derivative(A, x, x) : 1),
+                                   alpha * two[1] * (on ? derivative(A, y, y) : 1));
     }
     return words;
 }
@@ -258,8 +257,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                         *(uint4 *)(out.c + (i0 + r + g + i / 2 * 8) * out.ldc + column + i % 2 * 32) = words;
 #pragma unroll
                         for (int q = 0; q < 4; q++) {
-                            totals[i % 2 * 8 + 2 * q] += __uint_as_float((&words.x)[q] << 16);
-                            totals[i % 2 * 8 + 2 * q + 1] += __uint_as_float((&words.x)[q] & 0xffff0000u);
+                            totals[i % 2 * 8 + 2 * q] += first_of((&words.x)[q]);
+                            totals[i % 2 * 8 + 2 * q + 1] += second_of((&words.x)[q]);
                         }
                     }
                 }

@@ -11,27 +11,11 @@
 #define TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 
 #include "kernels/cuda/tensor/ldmatrix.cuh"
+#include "kernels/cuda/tensor/mma_bf16.cuh"
 
 namespace persistent {
 
 static const int PLANES = 3; /* of a float, the largest first */
-
-/* Two floats rounded to bfloat16, in one word; first_of and second_of return them. */
-__device__ inline uint32_t round_pair(float first, float second) {
-    uint32_t pair = 0;
-#if __CUDA_ARCH__ >= 800
-    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(first), "f"(second));
-#endif
-    return pair;
-}
-
-__device__ inline float first_of(uint32_t pair) {
-    return __uint_as_float(pair << 16);
-}
-
-__device__ inline float second_of(uint32_t pair) {
-    return __uint_as_float(pair & 0xffff0000u);
-}
 
 /* Two floats as three pairs of bfloat16. */
 __device__ inline void split_into_planes(float first, float second, uint32_t (&planes)[PLANES]) {
@@ -43,19 +27,7 @@ __device__ inline void split_into_planes(float first, float second, uint32_t (&p
     }
 }
 
-/* sum += A B, m16n8k16. Lane 4 g + t holds rows g and g + 8 of A, column g of B, and of the sum rows g, g,
-   g + 8, g + 8 and columns 2 t, 2 t + 1, 2 t, 2 t + 1. A word is two neighbours in k: 2 t of row g, of row
-   g + 8, then 2 t + 8 of both. */
-__device__ inline void mma_bf16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(b2));
-#endif
-}
-
-/* The same for floats as planes; words N and N + 1 of b are the operand. */
+/* mma_bf16 for floats as planes; words N and N + 1 of b are the operand. */
 template <int N>
 __device__ inline void mma_bf16x3(float (&sum)[4], const uint32_t (&a)[PLANES][4],
                                   const uint32_t (&b)[PLANES][4]) {

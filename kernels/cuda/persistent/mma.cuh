@@ -22,6 +22,7 @@
 #define TESSERA_KERNELS_CUDA_PERSISTENT_MMA_CUH
 
 #include "kernels/cuda/persistent/tile.cuh"
+#include "kernels/cuda/tensor/mma_bf16.cuh"
 
 namespace persistent::tiled {
 
@@ -140,12 +141,7 @@ __device__ inline void multiply_add(tf32, float (&sum)[4], uint32_t a0, uint32_t
 
 __device__ inline void multiply_add(bf16, float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                     uint32_t b0, uint32_t b1) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-#endif
+    mma_bf16(sum, a0, a1, a2, a3, b0, b1);
 }
 
 /* The product of operands O for block_tiles. */

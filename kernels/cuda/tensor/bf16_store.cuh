@@ -8,30 +8,13 @@
 #include "kernels/cuda/tensor/ldmatrix.cuh"
 #include "kernels/cuda/tensor/mma_bf16.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
+#include "kernels/cuda/tensor/wgmma.cuh"
 
 namespace bf16 {
 
 static const unsigned GROUP = 128;           /* threads of a warpgroup */
 static const unsigned SLOT_BYTES = 16 * 128; /* of a warp, which has p.slots */
 static const unsigned PART = 64;             /* columns of bfloat16 in a slot */
-
-/* The value of lane 0, which all lanes have: the compiler then knows that branches on it do not diverge. */
-static __device__ unsigned uniform(unsigned value) {
-    return __shfl_sync(0xffffffffu, value, 0);
-}
-
-static __device__ uint32_t packed(float x, float y) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(x, y);
-    return *(const uint32_t *)&both;
-}
-
-static __device__ float first_of(uint32_t word) {
-    return __uint_as_float(word << 16);
-}
-
-static __device__ float second_of(uint32_t word) {
-    return __uint_as_float(word & 0xffff0000u);
-}
 
 static __device__ void stmatrix_x4(const void *row, const uint32_t (&words)[4]) {
 #if __CUDA_ARCH__ >= 900
@@ -57,12 +40,12 @@ template <enum activation A> static __device__ uint32_t activated(float x, float
         const __nv_bfloat162 both = __hmax2_nan(*(const __nv_bfloat162 *)&rounded, __nv_bfloat162());
         return *(const uint32_t *)&both;
     }
-    if constexpr (A == ACTIVATION_TANH) return packed(fast_tanh(x), fast_tanh(y));
+    if constexpr (A == ACTIVATION_TANH) return round_pair(fast_tanh(x), fast_tanh(y));
     if constexpr (A == ACTIVATION_SCALED_TANH) {
         const float inner = 2.0f / 3.0f, outer = 1.7159f;
-        return packed(outer * fast_tanh(inner * x), outer * fast_tanh(inner * y));
+        return round_pair(outer * fast_tanh(inner * x), outer * fast_tanh(inner * y));
     }
-    return packed(activate(A, x), activate(A, y));
+    return round_pair(activate(A, x), activate(A, y));
 }
 
 /* A warp that stores 16 x N sums of each tile. `at` is the element of C at the upper left. */
@@ -120,7 +103,7 @@ template <int N> struct tile_store {
 #pragma unroll
                 for (int q = 0; q < 4; q++) {
                     const int i = part * 32 + pair * 8 + q * 2;
-                    words[q] = packed(p.alpha * sums[i], p.alpha * sums[i + 1]);
+                    words[q] = round_pair(p.alpha * sums[i], p.alpha * sums[i + 1]);
                 }
                 stmatrix_x4(fragment(to, pair), words);
             }
@@ -175,7 +158,7 @@ template <int N> struct tile_store {
                     const int i = pair * 8 + q * 2;
                     const float x = fmaf(p.alpha, some[i], own[i / 4].x),
                                 y = fmaf(p.alpha, some[i + 1], own[i / 4].y);
-                    pre[q] = packed(x, y);
+                    pre[q] = round_pair(x, y);
                     words[q] = activated<A>(x, y, pre[q]);
                 }
                 if (p.stores_pre) stmatrix_x4(fragment(to_pre, pair), pre);
@@ -249,8 +232,8 @@ template <int N> struct tile_store {
                 for (int q = 0; q < 4; q++) {
                     const int i = pair * 8 + q * 2;
                     const float x = first_of(words[q]), y = second_of(words[q]);
-                    words[q] = packed(p.alpha * some[i] * derivative(A, x, x),
-                                      p.alpha * some[i + 1] * derivative(A, y, y));
+                    words[q] = round_pair(p.alpha * some[i] * derivative(A, x, x),
+                                          p.alpha * some[i + 1] * derivative(A, y, y));
                     if (!(q % 2 ? lower : upper)) words[q] = 0;
                 }
                 stmatrix_x4(fragment(to, pair), words);

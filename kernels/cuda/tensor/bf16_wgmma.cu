@@ -268,19 +268,11 @@ static kernel *kernel_of(enum gemm_op op, unsigned columns) {
 
 bool bf16_open(void) {
     using namespace bf16;
-    int device = 0, major = 0;
-    bool open = cudaGetDevice(&device) == cudaSuccess &&
-                cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-                major == 9;
     for (int op = GEMM_NN; op <= GEMM_NT; op++)
-        for (unsigned columns = 64; columns <= 256 && open; columns += 64) {
-            cudaFuncAttributes attributes;
-            kernel *const one = kernel_of((enum gemm_op)op, columns);
-            open = cudaFuncGetAttributes(&attributes, one) == cudaSuccess && attributes.binaryVersion == 90 &&
-                   cudaFuncSetAttribute(one, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES) ==
-                       cudaSuccess;
-        }
-    return open;
+        for (unsigned columns = 64; columns <= 256; columns += 64)
+            if (!cuda_allows_wgmma((const void *)kernel_of((enum gemm_op)op, columns), SHARED_BYTES))
+                return false;
+    return true;
 }
 
 unsigned bf16_clusters(unsigned blocks) {

@@ -62,11 +62,6 @@ struct mixed_planes {
 
 template <class S> constexpr unsigned STAGE_BYTES = (S::A_PLANES + S::B_PLANES) * TILE_BYTES;
 
-/* The value of lane 0, which all lanes have: the compiler then knows that branches on it do not diverge. */
-static __device__ int uniform(int value) {
-    return __shfl_sync(0xffffffffu, value, 0);
-}
-
 struct tile {
     unsigned row_block, column_block; /* in blocks of 64 */
 };

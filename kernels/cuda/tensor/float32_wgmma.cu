@@ -142,18 +142,9 @@ static kernel *kernel_of(enum gemm_op op) {
 
 bool float32_open(void) {
     using namespace float32;
-    int device = 0, major = 0;
-    bool open = cudaGetDevice(&device) == cudaSuccess &&
-                cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-                major == 9;
-    for (int op = GEMM_NN; op <= GEMM_NT && open; op++) {
-        cudaFuncAttributes attributes;
-        kernel *one = kernel_of((enum gemm_op)op);
-        open = cudaFuncGetAttributes(&attributes, one) == cudaSuccess && attributes.binaryVersion == 90 &&
-               cudaFuncSetAttribute(one, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES) ==
-                   cudaSuccess;
-    }
-    return open;
+    for (int op = GEMM_NN; op <= GEMM_NT; op++)
+        if (!cuda_allows_wgmma((const void *)kernel_of((enum gemm_op)op), SHARED_BYTES)) return false;
+    return true;
 }
 
 void float32_launch(enum gemm_op op, const float32_product &product, const sink<float> &out,

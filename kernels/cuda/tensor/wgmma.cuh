@@ -60,6 +60,11 @@ template <int N> __device__ inline void warpgroup_more_registers() {
 #endif
 }
 
+/* The value of lane 0, which all lanes have: the compiler then knows that branches on it do not diverge. */
+__device__ inline int uniform(int value) {
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+
 /* Makes what this thread wrote to shared memory visible to wgmma; before a barrier of the block. */
 __device__ inline void wgmma_written(void) {
 #ifdef HAVE_WGMMA
