@@ -143,6 +143,42 @@ static void who_does_not_come_is_named(void **state) {
     assert_says(job.said[1], "rank 1 of 2: rank 0 does not answer at 127.0.0.1");
 }
 
+/* A listener that sends back all that it gets, as a connection of a socket to itself does. Returns its port
+   on 127.0.0.1, and its process in *echo. */
+static int start_echo(pid_t *echo) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof address;
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    char bytes[256];
+    assert_int_equal(bind(listener, (struct sockaddr *)&address, size), 0);
+    assert_int_equal(listen(listener, 8), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &size), 0);
+    *echo = fork();
+    assert_true(*echo >= 0);
+    while (*echo == 0) {
+        const int fd = accept(listener, NULL, NULL);
+        for (ssize_t got; (got = recv(fd, bytes, sizeof bytes, 0)) > 0;)
+            send(fd, bytes, (size_t)got, MSG_NOSIGNAL);
+        close(fd);
+    }
+    close(listener);
+    return ntohs(address.sin_port);
+}
+
+static void an_echo_is_not_rank_0(void **state) {
+    (void)state;
+    pid_t echo;
+    job = (struct job){.size = 2, .port = start_echo(&echo)};
+    support_write(job_file(0), "", 0);
+    job_start_rank(1, job_text("--data %s" JOB_RECIPE " --comm-timeout 1", support_data));
+    job.code[0] = 0;
+    job_end();
+    kill(echo, SIGKILL);
+    waitpid(echo, NULL, 0);
+    assert_int_equal(job.code[1], 1);
+    assert_says(job.said[1], "rank 1 of 2: rank 0 does not answer at 127.0.0.1");
+}
+
 /* --- faults in the middle --- */
 
 /* Starts an endless training, and waits until rank 0 has finished an epoch. */
@@ -288,12 +324,19 @@ static void hosts_meet_over_a_network(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refusals_have_a_reason),     cmocka_unit_test(nccl_says_why_it_is_not_there),
-        cmocka_unit_test(nccl_is_for_gpus),           cmocka_unit_test(devices_say_what_they_need),
-        cmocka_unit_test(other_jobs_are_refused),     cmocka_unit_test(errors_of_one_end_all),
-        cmocka_unit_test(who_does_not_come_is_named), cmocka_unit_test(the_dead_are_named),
-        cmocka_unit_test(interrupts_stop_all),        cmocka_unit_test(who_leaves_early_ends_all),
-        cmocka_unit_test(strangers_are_turned_away),  cmocka_unit_test(a_taken_port_is_passed_over),
+        cmocka_unit_test(refusals_have_a_reason),
+        cmocka_unit_test(nccl_says_why_it_is_not_there),
+        cmocka_unit_test(nccl_is_for_gpus),
+        cmocka_unit_test(devices_say_what_they_need),
+        cmocka_unit_test(other_jobs_are_refused),
+        cmocka_unit_test(errors_of_one_end_all),
+        cmocka_unit_test(who_does_not_come_is_named),
+        cmocka_unit_test(an_echo_is_not_rank_0),
+        cmocka_unit_test(the_dead_are_named),
+        cmocka_unit_test(interrupts_stop_all),
+        cmocka_unit_test(who_leaves_early_ends_all),
+        cmocka_unit_test(strangers_are_turned_away),
+        cmocka_unit_test(a_taken_port_is_passed_over),
         cmocka_unit_test(hosts_meet_over_a_network),
     };
     return cmocka_run_group_tests_name("process faults", tests, support_make_data, NULL);

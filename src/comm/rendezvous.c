@@ -17,11 +17,13 @@
 #include "src/base/socket.h"
 #include "src/base/text.h"
 
-static const char MAGIC[8] = "TESSERA1";
+static const char MAGIC[8] = "TESSERA1", ANSWER[sizeof MAGIC] = "TESSERA2";
 static const double ANSWER_SECONDS = 1, RETRY_SECONDS = 0.05;
 
-/* What a connecting process says first. The other side answers with MAGIC, and so does it in turn: one that
-   has given up waiting is not taken for connected. */
+/* What a connecting process says first. The other side answers with ANSWER, and so does it in turn: one that
+   has given up waiting is not taken for connected. ANSWER is not MAGIC, for the system may connect a socket
+   to itself: it chooses the own port of a connection, and where nobody listens that may be the one asked
+   for. */
 struct hello {
     char magic[sizeof MAGIC];
     uint64_t job;
@@ -83,9 +85,11 @@ static struct sockaddr_in6 peer_of(int fd, int port) {
 /* Returns the connection; -1 if there is no answer before the deadline. */
 static int connect_to(const struct sockaddr *address, socklen_t size, double deadline) {
     const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int on = 1;
     int error = 0;
     socklen_t length = sizeof error;
     if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on); /* its own port is not kept from rank 0 */
     const bool begun = connect(fd, address, size) == 0 || errno == EINPROGRESS;
     if (begun && socket_wait(fd, POLLOUT, deadline) &&
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && !error &&
@@ -117,9 +121,9 @@ static struct hello hello_of(const struct rendezvous *rendezvous) {
     return hello;
 }
 
-static bool receive_magic(int fd, double seconds) {
-    char answer[sizeof MAGIC];
-    return socket_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, MAGIC, sizeof MAGIC) == 0;
+static bool receive_answer(int fd, double seconds) {
+    char answer[sizeof ANSWER];
+    return socket_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, ANSWER, sizeof ANSWER) == 0;
 }
 
 /* A greeting of this job; another one is that of a stranger. */
@@ -127,15 +131,15 @@ static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct he
     return socket_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
            memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
            hello->size == rendezvous->size && hello->rank > 0 && hello->rank != rendezvous->rank &&
-           hello->rank < rendezvous->size && socket_send(fd, MAGIC, sizeof MAGIC) &&
-           receive_magic(fd, ANSWER_SECONDS);
+           hello->rank < rendezvous->size && socket_send(fd, ANSWER, sizeof ANSWER) &&
+           receive_answer(fd, ANSWER_SECONDS);
 }
 
 /* Returns fd if the other side is of this job, else closes it and returns -1. */
 static int greet(const struct rendezvous *rendezvous, int fd, double seconds) {
     const struct hello hello = hello_of(rendezvous);
-    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_magic(fd, seconds) &&
-        socket_send(fd, MAGIC, sizeof MAGIC))
+    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_answer(fd, seconds) &&
+        socket_send(fd, ANSWER, sizeof ANSWER))
         return fd;
     if (fd >= 0) close(fd);
     return -1;
