@@ -9,7 +9,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 command -v compute-sanitizer >/dev/null || { echo 'skipped: compute-sanitizer is not installed (CUDA toolkit)'; exit 77; }
 build=$(for d in build/*/tests/test_gpu_*[!.d]; do dirname "$(dirname "$d")"; done | head -n 1)
-[ $# -gt 0 ] || set -- $(cd "$build/tests" && ls | grep -x 'test_gpu_[a-z_]*')
+[ $# -gt 0 ] || set -- $(cd "$build/tests" && ls | grep -x 'test_gpu_[a-z0-9_]*')
 logs=${LOGS:-$(mktemp -d)}
 export TESSERA_TEST_SLOWED="${SLOWED:-1}" TESSERA_TEST_NO_WHILE=1 TESSERA_TEST_STRIDE="${STRIDE:-25}" TESSERA="$build/train"
 export logs build limit="${LIMIT:-240}"

@@ -68,15 +68,15 @@ static void large_shapes_are_right(void **state) {
     compute_close(&compute);
 }
 
-/* More tiles than SMs, with an odd number of parts of a row; and wide tiles whose k several blocks share,
-   whose sums must not reach what the backward epilogue has read. */
+/* Thread blocks that take a second tile after an odd number of stores (192 columns are 3 parts of a row); and
+   wide tiles whose k several blocks share, whose sums must not reach what the backward epilogue has read. */
 static void turns_and_parts_are_right(void **state) {
     (void)state;
-    static const size_t shapes[][3] = {{4096, 1000, 512}, {2048, 2056, 256}, {384, 2176, 4096}};
+    static const size_t shapes[][3] = {{4096, 1536, 64}, {384, 2176, 4096}};
     struct compute compute;
     open_tensor(&compute, "tensor=always");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_shape(&compute, (struct verify_case){.op = i == 2 ? GEMM_NT : GEMM_NN,
+        check_shape(&compute, (struct verify_case){.op = i == 1 ? GEMM_NT : GEMM_NN,
                                                    .m = shapes[i][0],
                                                    .n = shapes[i][1],
                                                    .k = shapes[i][2],

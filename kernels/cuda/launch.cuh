@@ -15,13 +15,13 @@ struct cuda_launcher {
     size_t size, count;
 };
 
-/* Whether a usable GPU exists; if not, `why` says the reason (kernels/cuda/common.cu). */
+/* Whether a usable GPU exists; if not, `why` says the reason. */
 bool cuda_probe(char *why, size_t size);
 
-/* Can this GPU keep all thread blocks of a kernel resident (kernels/cuda/common.cu)? */
+/* Can this GPU keep all thread blocks of a kernel resident? */
 bool cuda_launches_cooperatively(void);
 
-/* Appends a description to the list (kernels/cuda/common.cu). */
+/* Appends a description to the list. */
 void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
                           size_t dynamic_bytes);
 
@@ -38,8 +38,19 @@ void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim
 }
 
 /* Is this GPU of compute capability 9.0, and was the kernel compiled for it? Then its thread blocks may have
-   this much dynamic shared memory from now on (kernels/cuda/common.cu). */
+   this much dynamic shared memory from now on. */
 bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes);
+
+/* The multiprocessors that a call can count on, of `all`. NCCL sums on up to 32: of 16 to 40 left to it, 32
+   and 40 were fastest on two H100. */
+static inline int gemm_multiprocessors(const gemm_call &call, int all) {
+    const int sums = 32;
+    return call.beside_sums && all > sums ? all - sums : all;
+}
+
+static inline unsigned blocks_for(size_t count, unsigned per_block) {
+    return (unsigned)((count + per_block - 1) / per_block);
+}
 
 /* A launch in clusters of `blocks`. The attribute belongs to the configuration. */
 static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, dim3 grid, dim3 block,

@@ -5,7 +5,7 @@
 extern "C" {
 #include "kernels/gemm.h"
 }
-#include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/ops/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/bf16.cuh"

@@ -32,20 +32,13 @@ template <typename T> struct strided_gemm {
     }
 };
 
-/* The multiprocessors that a call can count on, of `all`. NCCL sums on up to 32: of 16 to 40 left to it, 32
-   and 40 were fastest on two H100. */
-static inline int gemm_multiprocessors(const gemm_call &call, int all) {
-    const int sums = 32;
-    return call.beside_sums && all > sums ? all - sums : all;
-}
-
 struct cuda_gemm_context {
     cudaStream_t stream;
     cuda_fault fault;
     int option[GEMM_MOST_OPTIONS]; /* the numbers of struct gemm_value */
 };
 
-/* Slots that are the same for every hand-written backend (kernels/cuda/common.cu). */
+/* Slots that are the same for every hand-written backend. */
 void *cuda_gemm_create(const struct gemm_setup *setup, char *why, size_t size);
 void cuda_gemm_destroy(void *context);
 bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op);
@@ -93,10 +86,6 @@ template <bool... KNOWN, typename F> void with_flags(F function) {
 template <bool... KNOWN, typename F, typename... R> void with_flags(F function, bool flag, R... rest) {
     if (flag) return with_flags<KNOWN..., true>(function, rest...);
     return with_flags<KNOWN..., false>(function, rest...);
-}
-
-static inline unsigned blocks_for(size_t count, unsigned per_block) {
-    return (unsigned)((count + per_block - 1) / per_block);
 }
 
 /* Grid y is limited to 65535 blocks: kernels loop over the grid. */

@@ -8,6 +8,21 @@
 
 static const unsigned THREADS = 256;
 
+void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault) {
+    if (wanted <= *bytes) return *memory;
+    CUDA_TRY(fault, cudaStreamSynchronize(stream));
+    CUDA_TRY(fault, cudaFree(*memory));
+    *memory = NULL;
+    *bytes = 0;
+    if (!CUDA_TRY(fault, cudaMalloc(memory, wanted))) return NULL;
+    *bytes = wanted;
+    return *memory;
+}
+
+void *cuda_scratch(struct cuda_ops_context *context, size_t bytes) {
+    return cuda_grow(&context->scratch, &context->scratch_bytes, bytes, context->stream, &context->fault);
+}
+
 /* A thread converts WIDE pixels at a time; rows start at multiples of WIDE. */
 template <typename T, int WIDE>
 __global__ void gather_kernel(size_t rows, size_t features, enum input_range range, const uint8_t *images,

@@ -26,7 +26,7 @@ static inline struct cuda_ops_context *open_ops(void *context) {
 const struct ops *cuda_ops(enum gemm_dtype dtype);
 
 /* Scratch memory of at least so many bytes, which belongs to the context, or NULL with a fault. Its content
-   does not outlive the op (kernels/cuda/common.cu, as is the next one). */
+   does not outlive the op. */
 void *cuda_scratch(struct cuda_ops_context *context, size_t bytes);
 
 /* Makes *memory, *bytes long, at least `wanted` bytes long, after the stream has finished. Its content is

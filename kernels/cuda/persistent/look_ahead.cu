@@ -96,7 +96,7 @@ struct form {
     }
 
     /* Above what was measured: 7,500 and 8,600 cycles for 784-128-10 and 784-256-10 at batch 128. With up to
-       64 units it was not: one_hidden_split_pixels.cu keeps those. */
+       64 units it was not: one_hidden_split_pixels.cu keeps those, on 128 SMs or more. */
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
         return (plan.groups > 8 ? 7000 + 100 * plan.groups : 8200) / FUSED_CLOCK;
     }

@@ -1,8 +1,6 @@
 /* bfloat16 GEMM on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/bf16.cuh"
 
-#include "kernels/cuda/gemm/gemm.cuh"
-
 typedef CUresult encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
                         const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
                         CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);

@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/ops/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 

@@ -1,7 +1,6 @@
 /* float32 GEMM on the tensor cores: the launches of a call, and the memory of its operands. */
 #include "kernels/cuda/tensor/float32.cuh"
 
-#include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/tensor/split.cuh"
 
 /* --- memory --- */

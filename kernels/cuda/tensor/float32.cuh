@@ -3,7 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_CUH
 
-#include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/ops/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor/planes.cuh"
 

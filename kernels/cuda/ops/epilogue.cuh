@@ -1,6 +1,6 @@
 /* What the own kernels of cuda-tuned do with C while it is in registers. */
-#ifndef TESSERA_KERNELS_CUDA_GEMM_EPILOGUE_CUH
-#define TESSERA_KERNELS_CUDA_GEMM_EPILOGUE_CUH
+#ifndef TESSERA_KERNELS_CUDA_OPS_EPILOGUE_CUH
+#define TESSERA_KERNELS_CUDA_OPS_EPILOGUE_CUH
 
 extern "C" {
 #include "kernels/gemm.h"

@@ -1,9 +1,5 @@
-/* The GPU probe, the slots that all hand-written CUDA backends share, the description of a launch, and the
-   scratch memory of ops. */
-#include <stdlib.h>
-
-#include "kernels/cuda/gemm/gemm.cuh"
-#include "kernels/cuda/ops/ops.cuh"
+/* What is usable of this GPU, and the description of a launch. */
+#include "kernels/cuda/launch.cuh"
 
 bool cuda_probe(char *why, size_t size) {
     int count = 0;
@@ -16,29 +12,6 @@ bool cuda_probe(char *why, size_t size) {
                  : cudaGetErrorString(error));
     cudaGetLastError(); /* clears the error, so that a later call may probe again */
     return false;
-}
-
-void *cuda_gemm_create(const struct gemm_setup *setup, char *why, size_t size) {
-    cuda_gemm_context *context = (cuda_gemm_context *)calloc(1, sizeof *context);
-    if (!context) {
-        snprintf(why, size, "out of memory");
-        return NULL;
-    }
-    context->stream = (cudaStream_t)setup->stream;
-    for (int i = 0; i < GEMM_MOST_OPTIONS; i++) context->option[i] = (int)setup->option[i].number;
-    return context;
-}
-
-void cuda_gemm_destroy(void *context) {
-    free(context);
-}
-
-bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype != GEMM_BF16 && op != GEMM_TT;
-}
-
-const char *cuda_gemm_error(void *context) {
-    return ((cuda_gemm_context *)context)->fault.message;
 }
 
 void cuda_describe_launch(cuda_launcher &launcher, const char *name, const void *function, dim3 block,
@@ -77,19 +50,4 @@ bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes) {
            attributes.binaryVersion == 90 &&
            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes) ==
                cudaSuccess;
-}
-
-void *cuda_grow(void **memory, size_t *bytes, size_t wanted, cudaStream_t stream, struct cuda_fault *fault) {
-    if (wanted <= *bytes) return *memory;
-    CUDA_TRY(fault, cudaStreamSynchronize(stream));
-    CUDA_TRY(fault, cudaFree(*memory));
-    *memory = NULL;
-    *bytes = 0;
-    if (!CUDA_TRY(fault, cudaMalloc(memory, wanted))) return NULL;
-    *bytes = wanted;
-    return *memory;
-}
-
-void *cuda_scratch(struct cuda_ops_context *context, size_t bytes) {
-    return cuda_grow(&context->scratch, &context->scratch_bytes, bytes, context->stream, &context->fault);
 }
