@@ -68,7 +68,7 @@ static void compares_backends(void **state) {
     double mean = 0;
     for (const cJSON *one = cJSON_GetObjectItem(line, "epoch_seconds")->child; one; one = one->next)
         mean += one->valuedouble / 6;
-    assert_near(parts / mean, 1, 0.1);
+    assert_near(parts / mean, 1, 1e-6);
     cJSON *serial = find_line(log, "compare", "serial");
     assert_true(number(serial, "speedup") == 1);
     assert_near(number(line, "speedup"),
@@ -301,8 +301,7 @@ static void benches_scaling(void **state) {
     const cJSON *time = cJSON_GetObjectItem(line, "time");
     const double parts = number(time, "gemm_nn") + number(time, "gemm_tn") + number(time, "gemm_nt") +
                          number(time, "other"); /* of the mean epoch */
-    assert_true(parts > 0.9 * number(line, "min_epoch_seconds") &&
-                parts < 1.1 * number(line, "max_epoch_seconds"));
+    assert_true(parts >= number(line, "min_epoch_seconds") && parts <= number(line, "max_epoch_seconds"));
     assert_true(number(time, "other") > 0);
     cJSON_Delete(line);
     line = find_line(log, "amdahl", NULL);

@@ -2,6 +2,7 @@
 #include "src/backend/surroundings.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fenv.h>
 #include <locale.h>
 #ifdef __GLIBC__
@@ -17,12 +18,13 @@
 #    include <xmmintrin.h>
 #endif
 
-/* A thread may end meanwhile: its scheduler is then -1, and it is not looked at. */
+/* A thread that ends meanwhile is not looked at. */
 static void observe_thread(pid_t thread, struct surroundings *now) {
+    now->threads++;
+    errno = 0; /* -1 is a priority, too */
     const int scheduler = sched_getscheduler(thread), policy = scheduler & ~SCHED_RESET_ON_FORK,
               nice = getpriority(PRIO_PROCESS, (id_t)thread);
-    now->threads++;
-    if (scheduler < 0) return;
+    if (errno) return;
     now->real_time |= policy != SCHED_OTHER && policy != SCHED_BATCH && policy != SCHED_IDLE;
     if (nice < now->best_nice) now->best_nice = nice;
 }

@@ -21,10 +21,10 @@ enum profile_part {
     PART_STEPS,         /* whole steps of a captured graph or a fused kernel */
     PART_BATCH,         /* permutation, gather, pixel conversion */
     PART_AUGMENT,
-    PART_EVALUATION,
+    PART_EVALUATION, /* and early stopping, and the report of each epoch */
     PART_CHECKPOINT,
     PART_AUDIT, /* checks of real calls */
-    PART_OTHER, /* loop, logs, progress line */
+    PART_OTHER, /* loop, progress line */
     PART_COUNT
 };
 

@@ -49,8 +49,7 @@ static void default_backends(char *list, size_t size) {
 static double other_seconds(const struct comparison_row *row) {
     double seconds = 0;
     for (int part = 0; part < PART_COUNT; part++)
-        if (part != PART_STARTUP && part != PART_EVALUATION && part != PART_CHECKPOINT)
-            seconds += row->part[part];
+        if (profile_is_training((enum profile_part)part)) seconds += row->part[part];
     return seconds - row->gemm[0] - row->gemm[1] - row->gemm[2];
 }
 

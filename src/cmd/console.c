@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/base/process.h"
 #include "src/base/terminal.h"
 #include "src/base/text.h"
 #include "src/nn/engine.h"
@@ -135,7 +136,7 @@ static void describe_pace(struct console *console, double now, size_t done, char
 void console_progress(struct console *console, const char *prefix, size_t epoch, size_t step, size_t steps,
                       double loss) {
     char pace[128];
-    if (!console->terminal) return;
+    if (!console->terminal || process_is_interrupted()) return; /* its answer is the last line */
     const double now = clock_seconds();
     if (now - console->last_progress < PROGRESS_INTERVAL) return;
     console->last_progress = now;
