@@ -53,43 +53,49 @@ double oracle_relative_error(enum gemm_dtype dtype, size_t m, size_t n, const vo
 
 /* --- the oracle --- */
 
-/* op(A) by rows or op(B) by columns, contiguous along k, in double; NULL without memory. */
+enum { LANES = 8 }; /* columns at a time */
+
+/* op(A) by rows (lanes: 1) or op(B) by groups of columns, in double: [group][k][lanes], with zeros beyond
+   `count`. NULL without memory. */
 static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size_t count, size_t k,
-                      bool along_k) {
-    double *values = malloc((count * k + 1) * sizeof *values);
+                      bool along_k, size_t lanes) {
+    double *values = calloc((count + lanes - 1) / lanes * lanes * k + 1, sizeof *values);
     for (size_t i = 0; values && i < count; i++)
         for (size_t p = 0; p < k; p++)
-            values[i * k + p] = dtype_get(dtype, memory, along_k ? i * ld + p : p * ld + i);
+            values[(i / lanes * k + p) * lanes + i % lanes] =
+                dtype_get(dtype, memory, along_k ? i * ld + p : p * ld + i);
     return values;
 }
 
-/* One element of op(A) op(B): its sum, and the sums of the absolute and of the squared terms. */
+/* LANES elements of op(A) op(B): their sums, and the sums of the absolute and of the squared terms. */
 struct terms {
-    double sum, magnitude, square;
+    double sum[LANES], magnitude[LANES], square[LANES];
 };
 
-/* Not instrumented: sanitizers would make it ten times as slow, and it is most of the work of the tests. */
-__attribute__((no_sanitize("address", "undefined"))) static struct terms
+/* Not instrumented: sanitizers would make it ten times as slow, and it is most of the work of the tests. Not
+   inlined: gcc would keep the sums in memory. */
+__attribute__((noinline, no_sanitize("address", "undefined"))) static struct terms
 add_up(const double *restrict a, const double *restrict b, size_t k) {
-    double sum = 0, magnitude = 0, square = 0;
-#pragma omp simd reduction(+ : sum, magnitude, square)
-    for (size_t p = 0; p < k; p++) {
-        const double product = a[p] * b[p];
-        sum += product;
-        magnitude += fabs(product);
-        square += product * product;
-    }
-    return (struct terms){sum, magnitude, square};
+    struct terms terms = {0};
+    for (size_t p = 0; p < k; p++)
+#pragma omp simd
+        for (int j = 0; j < LANES; j++) {
+            const double product = a[p] * b[p * LANES + (size_t)j];
+            terms.sum[j] += product;
+            terms.magnitude[j] += fabs(product);
+            terms.square[j] += product * product;
+        }
+    return terms;
 }
 
 /* The error bound of alpha * (a float sum of k terms) + c. */
-static double product_bound(const struct terms *terms, size_t k, double eps, double alpha, double c,
+static double product_bound(double magnitude, double square, size_t k, double eps, double alpha, double c,
                             struct oracle_inputs inputs, double underflow) {
     const double length = (double)k;
-    const double size = fabs(alpha) * (inputs.positive ? terms->magnitude : sqrt(terms->square));
-    const double certain = (length + 4) * eps * (fabs(alpha) * terms->magnitude + fabs(c));
+    const double size = fabs(alpha) * (inputs.positive ? magnitude : sqrt(square));
+    const double certain = (length + 4) * eps * (fabs(alpha) * magnitude + fabs(c));
     const double likely = 4 * (sqrt(length) + 4) * eps * (size + fabs(c));
-    const double rounded = 2 * inputs.rounding * fabs(alpha) * terms->magnitude;
+    const double rounded = 2 * inputs.rounding * fabs(alpha) * magnitude;
     const bool independent = inputs.zero_mean || inputs.positive;
     return (independent && likely < certain ? likely : certain) + rounded + (length + 4) * underflow;
 }
@@ -100,18 +106,22 @@ enum status oracle_product(const struct gemm_call *call, struct oracle_inputs in
     const double eps = dtype_epsilon(dtype_of_sums(call->dtype));
     const double underflow = dtype_underflow(call->dtype);
     const size_t k = call->k;
-    double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op));
-    double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op));
+    double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op), 1);
+    double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op), LANES);
     const size_t rows = a && b ? call->m : 0;
 #pragma omp parallel for schedule(static) if (rows * call->n * k > 1 << 16)
-    for (size_t i = 0; i < rows; i++)
+    for (size_t i = 0; i < rows; i++) {
+        struct terms terms;
         for (size_t j = 0; j < call->n; j++) {
-            const struct terms terms = add_up(a + i * k, b + j * k, k);
+            const size_t lane = j % LANES;
+            if (lane == 0) terms = add_up(a + i * k, b + j * k, k);
             const double c =
                 call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
-            want[i * call->n + j] = call->alpha * terms.sum + c;
-            bound[i * call->n + j] = product_bound(&terms, k, eps, call->alpha, c, inputs, underflow);
+            want[i * call->n + j] = call->alpha * terms.sum[lane] + c;
+            bound[i * call->n + j] = product_bound(terms.magnitude[lane], terms.square[lane], k, eps,
+                                                   call->alpha, c, inputs, underflow);
         }
+    }
     const bool complete = a && b;
     free(a);
     free(b);

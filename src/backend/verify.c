@@ -17,13 +17,18 @@
 enum { GUARD_ROWS = 2 };
 static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
 
+/* An integer from -8 to 8, or a number from -1 to 1; 32 bits are enough but for a double. */
+static double draw(bool integers, enum gemm_dtype dtype, struct rng *rng) {
+    if (integers) return (double)rng_below(rng, 17) - 8;
+    return dtype == GEMM_F64 ? 2 * rng_uniform(rng) - 1 : rng_u32(rng) * 0x1p-31 - 1;
+}
+
 /* Draws rows x cols elements with leading dimension ld; all other bytes keep the guard byte. */
 static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct rng *rng, void *matrix,
                  size_t rows, size_t cols, size_t ld) {
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++)
-            dtype_set(dtype, matrix, i * ld + j,
-                      test->integers ? (double)rng_below(rng, 17) - 8 : 2 * rng_uniform(rng) - 1);
+            dtype_set(dtype, matrix, i * ld + j, draw(test->integers, dtype, rng));
 }
 
 enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient */
