@@ -121,24 +121,32 @@ static struct hello hello_of(const struct rendezvous *rendezvous) {
     return hello;
 }
 
-static bool receive_answer(int fd, double seconds) {
+static bool receive_answer(int fd, double deadline) {
     char answer[sizeof ANSWER];
-    return socket_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, ANSWER, sizeof ANSWER) == 0;
+    return socket_wait(fd, POLLIN, deadline) && socket_receive(fd, answer, sizeof answer, ANSWER_SECONDS) &&
+           memcmp(answer, ANSWER, sizeof ANSWER) == 0;
 }
 
-/* A greeting of this job; another one is that of a stranger. */
-static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello) {
+/* A greeting of this job; another one is that of a stranger. A rank of this job, however slow it is, then
+   answers or closes the connection: both sides agree whether they are connected. */
+static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello, double deadline) {
     return socket_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
            memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
            hello->size == rendezvous->size && hello->rank > 0 && hello->rank != rendezvous->rank &&
            hello->rank < rendezvous->size && socket_send(fd, ANSWER, sizeof ANSWER) &&
-           receive_answer(fd, ANSWER_SECONDS);
+           receive_answer(fd, deadline);
+}
+
+/* Waits for the next try; false after the deadline. */
+static bool try_again(double deadline) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * RETRY_SECONDS)}, NULL);
+    return clock_seconds() < deadline;
 }
 
 /* Returns fd if the other side is of this job, else closes it and returns -1. */
-static int greet(const struct rendezvous *rendezvous, int fd, double seconds) {
+static int greet(const struct rendezvous *rendezvous, int fd, double deadline) {
     const struct hello hello = hello_of(rendezvous);
-    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_answer(fd, seconds) &&
+    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_answer(fd, deadline) &&
         socket_send(fd, ANSWER, sizeof ANSWER))
         return fd;
     if (fd >= 0) close(fd);
@@ -154,7 +162,7 @@ static bool accept_ranks(const struct rendezvous *rendezvous, int *link, struct 
         const int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0 && errno != EINTR && errno != ECONNABORTED) return false;
         if (fd < 0) continue;
-        if (!receive_hello(rendezvous, fd, &hello) || link[hello.rank] >= 0) {
+        if (!receive_hello(rendezvous, fd, &hello, deadline) || link[hello.rank] >= 0) {
             close(fd);
             continue;
         }
@@ -233,24 +241,11 @@ static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinf
             const uint16_t port = htons((uint16_t)(rendezvous->port + p));
             if (at->ai_family == AF_INET6) ((struct sockaddr_in6 *)at->ai_addr)->sin6_port = port;
             if (at->ai_family == AF_INET) ((struct sockaddr_in *)at->ai_addr)->sin_port = port;
-            const int fd =
-                greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, clock_seconds() + ANSWER_SECONDS),
-                      ANSWER_SECONDS);
+            const double until = clock_seconds() + ANSWER_SECONDS;
+            const int fd = greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, until), until);
             if (fd >= 0) return fd;
         }
     return -1;
-}
-
-/* Connects to rank 0 before the deadline, in rendezvous->link[0]. */
-static bool reach_rank_0(const struct rendezvous *rendezvous, const struct addrinfo *list, int ports,
-                         double deadline) {
-    int fd = -1;
-    while (fd < 0 && clock_seconds() < deadline) {
-        fd = find_rank_0(rendezvous, list, ports);
-        if (fd < 0) nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * RETRY_SECONDS)}, NULL);
-    }
-    rendezvous->link[0] = fd;
-    return fd >= 0;
 }
 
 enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds) {
@@ -262,19 +257,14 @@ enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, 
     if (error)
         return status_set(STATUS_FAILED, "the address of rank 0, '%s' (MASTER_ADDR), is not known: %s",
                           address, gai_strerror(error));
-    const bool reached = reach_rank_0(rendezvous, list, ports, deadline);
-    bool met = reached && socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience);
-    if (reached && !met) { /* rank 0 has given up a greeting that was too slow for it, or it has ended */
-        close(rendezvous->link[0]);
-        met = reach_rank_0(rendezvous, list, ports, clock_seconds() + 2 * ANSWER_SECONDS) &&
-              socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience);
-    }
+    while ((rendezvous->link[0] = find_rank_0(rendezvous, list, ports)) < 0 && try_again(deadline)) continue;
     freeaddrinfo(list);
-    if (!reached)
+    if (rendezvous->link[0] < 0)
         return status_set(STATUS_FAILED,
                           "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
                           rendezvous->port, seconds);
-    if (!met) return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
+    if (!socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience))
+        return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
     if (rendezvous->listens[0].sin6_family == UINT16_MAX) return status_set(STATUS_FAILED, "%s", "");
     rendezvous->listens[0] = peer_of(rendezvous->link[0], 0);
     return STATUS_OK;
@@ -287,7 +277,10 @@ int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
     if (!pairs) return status_write("out of memory"), NULL;
     for (int r = 0; r < size; r++) pairs[r] = -1;
     for (int r = 0; r < rank; r++) {
-        pairs[r] = greet(rendezvous, connect_to_rank(&rendezvous->listens[r], deadline), seconds);
+        const struct sockaddr_in6 *six = &rendezvous->listens[r];
+        while ((pairs[r] = greet(rendezvous, connect_to_rank(six, deadline), deadline)) < 0 &&
+               try_again(deadline))
+            continue;
         if (pairs[r] < 0) status_write("rank %d cannot be reached from rank %d", r, rank);
     }
     if (!accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline))
