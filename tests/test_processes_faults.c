@@ -143,6 +143,21 @@ static void who_does_not_come_is_named(void **state) {
     assert_says(job.said[1], "rank 1 of 2: rank 0 does not answer at 127.0.0.1");
 }
 
+/* Rank 1, before all have met: whether it had come or not, it is named. */
+static void who_ends_before_all_ranks_have_met_is_named(void **state) {
+    (void)state;
+    job = (struct job){.size = 3, .port = job_port()};
+    for (int rank = 0; rank < 2; rank++) job_start_rank(rank, job_text("--data %s" JOB_RECIPE, support_data));
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    kill(job.pid[1], SIGKILL);
+    job_start_rank(2, job_text("--data %s" JOB_RECIPE, support_data));
+    job_end();
+    assert_int_equal(job.code[0], 1);
+    assert_says(job.said[0], "rank 1 of 3");
+    assert_int_equal(job.code[2], 1);
+    assert_string_equal(job.said[2], "");
+}
+
 /* A listener that sends back all that it gets, as a connection of a socket to itself does. Returns its port
    on 127.0.0.1, and its process in *echo. */
 static int start_echo(pid_t *echo) {
@@ -331,6 +346,7 @@ int main(void) {
         cmocka_unit_test(other_jobs_are_refused),
         cmocka_unit_test(errors_of_one_end_all),
         cmocka_unit_test(who_does_not_come_is_named),
+        cmocka_unit_test(who_ends_before_all_ranks_have_met_is_named),
         cmocka_unit_test(an_echo_is_not_rank_0),
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(interrupts_stop_all),

@@ -64,11 +64,11 @@ static enum status connect_ranks(struct comm *comm, const struct launch *launch,
         meeting->port = port;
         status = rendezvous_join(meeting, address, driver == &comm_tcp ? RENDEZVOUS_PORTS : 1, timeout);
     }
-    if (!status && driver->connect) status = driver->connect(comm, timeout);
-    rendezvous_stop_listening(meeting);
     if (status) return status;
     comm->watch = watch_start(comm->rank, comm->size, launch->local_rank, meeting->link, timeout);
-    return comm->watch ? STATUS_OK : STATUS_FAILED;
+    status = !comm->watch ? STATUS_FAILED : driver->connect ? driver->connect(comm, timeout) : STATUS_OK;
+    rendezvous_stop_listening(meeting);
+    return status;
 }
 
 enum status comm_open(struct comm *comm, const struct launch *launch, const struct comm_options *options) {

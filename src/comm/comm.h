@@ -56,7 +56,7 @@ struct comm_driver {
     enum status (*announce)(struct comm *comm, const struct launch *launch, char *address, size_t size,
                             int *port);
 
-    /* (optional) After the ranks have met (rendezvous.h). */
+    /* (optional) After the ranks have met (rendezvous.h), under the watch. */
     enum status (*connect)(struct comm *comm, double timeout);
 
     /* Sends bytes to `peer` and receives bytes from it. */

@@ -202,36 +202,32 @@ void rendezvous_stop_listening(struct rendezvous *rendezvous) {
     rendezvous->listener = -1;
 }
 
-/* "rank 3 has not", "ranks 1, 2 and 3 have not". */
-static enum status missing_ranks(const struct rendezvous *rendezvous, double seconds) {
+/* "rank 3 of 4 has not .. within", "ranks 1, 2 and 3 of 4 have not .. within". */
+static enum status missing_ranks(const struct rendezvous *rendezvous, const int *link, const char *what,
+                                 int number, double seconds) {
     char list[256] = "";
     int count = 0, last = 0;
-    for (int r = 1; r < rendezvous->size; r++) {
-        if (rendezvous->link[r] >= 0) continue;
+    for (int r = 0; r < rendezvous->size; r++) {
+        if (r == rendezvous->rank || link[r] >= 0) continue;
         if (count++) text_append(list, sizeof list, "%s%d", count > 2 ? ", " : "", last);
         last = r;
     }
     text_append(list, sizeof list, "%s%d", count > 1 ? " and " : "", last);
-    return status_set(
-        STATUS_FAILED,
-        "rank%s %s of %d ha%s not come to port %d within %g s (--comm-timeout); --comm none trains "
-        "alone",
-        count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", rendezvous->port, seconds);
+    return status_set(STATUS_FAILED,
+                      "rank%s %s of %d ha%s not %s %d within %g s (--comm-timeout); --comm none trains alone",
+                      count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", what, number,
+                      seconds);
 }
 
 enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
     const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
-    if (!accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
-                      socket_deadline(seconds))) {
-        memset(rendezvous->listens, 0xff, bytes); /* the others need not say it, too */
-        for (int r = 1; r < rendezvous->size; r++)
-            if (rendezvous->link[r] >= 0) socket_send(rendezvous->link[r], rendezvous->listens, bytes);
-        return missing_ranks(rendezvous, seconds);
-    }
-    for (int r = 1; r < rendezvous->size; r++)
-        if (!socket_send(rendezvous->link[r], rendezvous->listens, bytes))
-            return status_set(STATUS_FAILED, "rank %d ended when the ranks met", r);
-    return STATUS_OK;
+    const bool met = accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
+                                  socket_deadline(seconds));
+    if (!met) memset(rendezvous->listens, 0xff, bytes); /* the others need not say it, too */
+    for (int r = 1; r < rendezvous->size; r++)          /* the watch finds out which have ended */
+        if (rendezvous->link[r] >= 0) socket_send(rendezvous->link[r], rendezvous->listens, bytes);
+    return met ? STATUS_OK
+               : missing_ranks(rendezvous, rendezvous->link, "come to port", rendezvous->port, seconds);
 }
 
 /* One try at each address and port. */
@@ -264,7 +260,8 @@ enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, 
                           "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
                           rendezvous->port, seconds);
     if (!socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience))
-        return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
+        return status_set(STATUS_FAILED, "rank 0 of %d: its process has ended, or is stopped",
+                          rendezvous->size);
     if (rendezvous->listens[0].sin6_family == UINT16_MAX) return status_set(STATUS_FAILED, "%s", "");
     rendezvous->listens[0] = peer_of(rendezvous->link[0], 0);
     return STATUS_OK;
@@ -274,6 +271,7 @@ int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
     const int rank = rendezvous->rank, size = rendezvous->size;
     const double deadline = socket_deadline(seconds);
     int *pairs = malloc((size_t)size * sizeof *pairs);
+    bool met = true;
     if (!pairs) return status_write("out of memory"), NULL;
     for (int r = 0; r < size; r++) pairs[r] = -1;
     for (int r = 0; r < rank; r++) {
@@ -281,16 +279,13 @@ int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
         while ((pairs[r] = greet(rendezvous, connect_to_rank(six, deadline), deadline)) < 0 &&
                try_again(deadline))
             continue;
-        if (pairs[r] < 0) status_write("rank %d cannot be reached from rank %d", r, rank);
+        met &= pairs[r] >= 0;
     }
-    if (!accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline))
-        status_write("the ranks above %d have not connected to it", rank);
-    for (int r = 0; r < size; r++)
-        if (r != rank && pairs[r] < 0) {
-            free(pairs);
-            return NULL;
-        }
-    return pairs;
+    met &= accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline);
+    if (met) return pairs;
+    missing_ranks(rendezvous, pairs, "connected to rank", rank, seconds);
+    free(pairs);
+    return NULL;
 }
 
 void rendezvous_close(struct rendezvous *rendezvous) {
