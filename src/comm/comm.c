@@ -100,7 +100,8 @@ enum status comm_close(struct comm *comm, enum status status) {
 
 _Noreturn void comm_end_broken(struct comm *comm, int peer) {
     const double seconds = comm->timeout > 0 ? comm->timeout : BROKEN_SECONDS;
-    for (const double start = clock_seconds(); clock_seconds() - start < seconds;) usleep(50000);
+    const double start = clock_seconds();
+    while (clock_seconds() - start < seconds && !watch_has_left(comm->watch, peer)) usleep(50000);
     fprintf(stderr, "%s: rank %d of %d: the connection to rank %d is broken, or that rank has ended before\n",
             terminal_program(), comm->rank, comm->size, peer);
     _exit(STATUS_FAILED);

@@ -33,6 +33,7 @@ struct peer {
     size_t received;        /* bytes of it */
     double heard;           /* when it last said something */
     bool done;              /* it has ended well, or with a message that was printed */
+    bool left;              /* it has ended well */
 };
 
 struct watch {
@@ -159,6 +160,7 @@ static void take_message(struct watch *watch, int from, const struct message *me
         break;
     case DONE:
         peer->done = true;
+        __atomic_store_n(&peer->left, true, __ATOMIC_RELAXED);
         break;
     case END:
         peer->done = true;
@@ -327,6 +329,10 @@ void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop) {
 
 void watch_guard(struct watch *watch, const struct watch_guard *guard) {
     watched_set_guard(&watch->watched, guard);
+}
+
+bool watch_has_left(const struct watch *watch, int rank) {
+    return __atomic_load_n(&watch->peer[rank].left, __ATOMIC_RELAXED);
 }
 
 enum status watch_end(struct watch *watch, enum status status) {
