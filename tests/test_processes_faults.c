@@ -251,6 +251,20 @@ static void interrupts_stop_all(void **state) {
     free(saved);
 }
 
+/* All are stopped, as by a host that pauses, for longer than one alone may be silent. */
+static void a_pause_of_all_is_no_fault(void **state) {
+    (void)state;
+    char *saved = job_path("paused.safetensors");
+    start_long_job(2, saved);
+    for (int rank = 0; rank < 2; rank++) kill(job.pid[rank], SIGSTOP);
+    nanosleep(&(struct timespec){.tv_sec = 3, .tv_nsec = 400000000}, NULL);
+    for (int rank = 0; rank < 2; rank++) kill(job.pid[rank], SIGCONT);
+    kill(job.pid[1], SIGTERM);
+    job_end();
+    job_expect_codes(130);
+    free(saved);
+}
+
 /* One process leaves before the others are done: --dry-run. */
 static void who_leaves_early_ends_all(void **state) {
     (void)state;
@@ -350,6 +364,7 @@ int main(void) {
         cmocka_unit_test(an_echo_is_not_rank_0),
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(interrupts_stop_all),
+        cmocka_unit_test(a_pause_of_all_is_no_fault),
         cmocka_unit_test(who_leaves_early_ends_all),
         cmocka_unit_test(strangers_are_turned_away),
         cmocka_unit_test(a_taken_port_is_passed_over),
