@@ -278,18 +278,19 @@ static void who_leaves_early_ends_all(void **state) {
 
 /* --- at the port --- */
 
+/* The stranger has a port of its own before the job has one, or it could connect to itself. */
 static void strangers_are_turned_away(void **state) {
     (void)state;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     job = (struct job){.size = 2, .port = job_port()};
     job_start_rank(0, job_text("--data %s" JOB_RECIPE, support_data));
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     address.sin_port = htons((uint16_t)job.port);
-    int fd = -1, tries = 0;
-    do {
-        if (fd >= 0) close(fd);
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    } while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && ++tries < 1000);
+    for (const double start = clock_seconds();
+         connect(fd, (struct sockaddr *)&address, sizeof address) != 0 &&
+         clock_seconds() - start < JOB_PATIENCE;)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     assert_int_equal(send(fd, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 18);
     job_start_rank(1, job_text("--data %s" JOB_RECIPE, support_data));
     job_end();
