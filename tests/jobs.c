@@ -46,6 +46,8 @@ void job_start_rank(int rank, const char *arguments) {
     snprintf(number, sizeof number, "%d", job.port);
     setenv("MASTER_PORT", number, 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
+    snprintf(number, sizeof number, "%d", getppid()); /* another test program may be given the same port */
+    setenv("TORCHELASTIC_RUN_ID", number, 1);
     setenv("TESSERA_WIDE", "1", 1);
     execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     _exit(127);

@@ -143,6 +143,21 @@ static void who_does_not_come_is_named(void **state) {
     assert_says(job.said[1], "rank 1 of 2: rank 0 does not answer at 127.0.0.1");
 }
 
+/* Rank 1, before all have met: whether it had come or not, it is named. */
+static void who_ends_before_all_ranks_have_met_is_named(void **state) {
+    (void)state;
+    job = (struct job){.size = 3, .port = job_port()};
+    for (int rank = 0; rank < 2; rank++) job_start_rank(rank, job_text("--data %s" JOB_RECIPE, support_data));
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+    kill(job.pid[1], SIGKILL);
+    job_start_rank(2, job_text("--data %s" JOB_RECIPE, support_data));
+    job_end();
+    assert_int_equal(job.code[0], 1);
+    assert_says(job.said[0], "rank 1 of 3");
+    assert_int_equal(job.code[2], 1);
+    assert_string_equal(job.said[2], "");
+}
+
 /* A listener that sends back all that it gets, as a connection of a socket to itself does. Returns its port
    on 127.0.0.1, and its process in *echo. */
 static int start_echo(pid_t *echo) {
@@ -236,12 +251,26 @@ static void interrupts_stop_all(void **state) {
     free(saved);
 }
 
+/* All are stopped, as by a host that pauses, for longer than one alone may be silent. */
+static void a_pause_of_all_is_no_fault(void **state) {
+    (void)state;
+    char *saved = job_path("paused.safetensors");
+    start_long_job(2, saved);
+    for (int rank = 0; rank < 2; rank++) kill(job.pid[rank], SIGSTOP);
+    nanosleep(&(struct timespec){.tv_sec = 3, .tv_nsec = 400000000}, NULL);
+    for (int rank = 0; rank < 2; rank++) kill(job.pid[rank], SIGCONT);
+    kill(job.pid[1], SIGTERM);
+    job_end();
+    job_expect_codes(130);
+    free(saved);
+}
+
 /* One process leaves before the others are done: --dry-run. */
 static void who_leaves_early_ends_all(void **state) {
     (void)state;
     job = (struct job){.size = 2, .port = job_port()};
-    job_start_rank(0, job_text("--data %s" JOB_RECIPE " --comm-timeout 2", support_data));
-    job_start_rank(1, job_text("--data %s" JOB_RECIPE " --comm-timeout 2 --dry-run", support_data));
+    job_start_rank(0, job_text("--data %s" JOB_RECIPE, support_data));
+    job_start_rank(1, job_text("--data %s" JOB_RECIPE " --dry-run", support_data));
     job_end();
     assert_int_equal(job.code[0], 1);
     assert_says(job.said[0], "the connection to rank 1 is broken, or that rank has ended before");
@@ -249,18 +278,19 @@ static void who_leaves_early_ends_all(void **state) {
 
 /* --- at the port --- */
 
+/* The stranger has a port of its own before the job has one, or it could connect to itself. */
 static void strangers_are_turned_away(void **state) {
     (void)state;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     job = (struct job){.size = 2, .port = job_port()};
     job_start_rank(0, job_text("--data %s" JOB_RECIPE, support_data));
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     address.sin_port = htons((uint16_t)job.port);
-    int fd = -1, tries = 0;
-    do {
-        if (fd >= 0) close(fd);
-        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    } while (connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && ++tries < 1000);
+    for (const double start = clock_seconds();
+         connect(fd, (struct sockaddr *)&address, sizeof address) != 0 &&
+         clock_seconds() - start < JOB_PATIENCE;)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     assert_int_equal(send(fd, "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL), 18);
     job_start_rank(1, job_text("--data %s" JOB_RECIPE, support_data));
     job_end();
@@ -331,9 +361,11 @@ int main(void) {
         cmocka_unit_test(other_jobs_are_refused),
         cmocka_unit_test(errors_of_one_end_all),
         cmocka_unit_test(who_does_not_come_is_named),
+        cmocka_unit_test(who_ends_before_all_ranks_have_met_is_named),
         cmocka_unit_test(an_echo_is_not_rank_0),
         cmocka_unit_test(the_dead_are_named),
         cmocka_unit_test(interrupts_stop_all),
+        cmocka_unit_test(a_pause_of_all_is_no_fault),
         cmocka_unit_test(who_leaves_early_ends_all),
         cmocka_unit_test(strangers_are_turned_away),
         cmocka_unit_test(a_taken_port_is_passed_over),

@@ -14,7 +14,7 @@ bool socket_wait(int fd, short events, double deadline) {
     for (;;) {
         const double left = deadline - clock_seconds();
         struct pollfd one = {.fd = fd, .events = events};
-        const int ready = left <= 0 ? 0 : poll(&one, 1, left < 60 ? (int)(1000 * left) + 1 : 60000);
+        const int ready = poll(&one, 1, left <= 0 ? 0 : left < 60 ? (int)(1000 * left) + 1 : 60000);
         if (ready > 0) return true;
         if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
     }

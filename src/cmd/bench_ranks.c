@@ -76,7 +76,7 @@ static pid_t start_rank(const struct race *race, size_t rank, size_t batch, cons
     return pid;
 }
 
-/* The last line of the messages. */
+/* The last line of the messages, without "train: " and, if rank 0 tells of another one, "rank 1 of 2: ". */
 static enum status explain(const struct race *race, size_t ranks) {
     char line[512] = "", last[512] = "it was ended";
     FILE *file = fopen(race->errors, "r");
@@ -84,8 +84,10 @@ static enum status explain(const struct race *race, size_t ranks) {
     if (file) fclose(file);
     last[strcspn(last, "\n")] = '\0';
     const char *message = strstr(last, ": ");
-    return status_set(STATUS_FAILED, "a training by %zu processes failed: %s", ranks,
-                      message ? message + 2 : last);
+    int of_rank = 0;
+    message = message ? message + 2 : last;
+    sscanf(message, "rank %*d of %*d: %n", &of_rank);
+    return status_set(STATUS_FAILED, "a training by %zu processes failed: %s", ranks, message + of_rank);
 }
 
 static enum status wait_for_all(const struct race *race, pid_t *pids, size_t ranks) {

@@ -16,6 +16,7 @@ void local_ranks_new(size_t size) {
     set_number("WORLD_SIZE", size);
     set_number("LOCAL_WORLD_SIZE", size);
     set_number("MASTER_PORT", 20000 + ((unsigned)getpid() + 16 * jobs++) % 20000);
+    set_number("TORCHELASTIC_RUN_ID", (size_t)getpid()); /* the port may be that of another process, too */
     setenv("MASTER_ADDR", "127.0.0.1", 1);
 }
 

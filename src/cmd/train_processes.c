@@ -15,10 +15,11 @@ static void divide_threads(const struct launch *launch, const struct comm *comm,
     config->threads = cores > here ? cores / here : 1;
 }
 
-/* What all processes do alike is printed by rank 0 alone. */
-static enum status refuse(const struct launch *launch, enum status status) {
-    if (launch->rank && (status == STATUS_USAGE || status == STATUS_UNAVAILABLE)) terminal_mute();
-    if (launch->rank && status_message()[0]) status_prefix("rank %d of %d", launch->rank, launch->size);
+/* What all processes do alike is printed by rank 0 alone, and so is what a watch tells it. */
+static enum status refuse(const struct launch *launch, bool watched, enum status status) {
+    if (!launch->rank) return status;
+    if (watched || status == STATUS_USAGE || status == STATUS_UNAVAILABLE) terminal_mute();
+    if (!watched && status_message()[0]) status_prefix("rank %d of %d", launch->rank, launch->size);
     return status;
 }
 
@@ -34,7 +35,7 @@ enum status processes_join(struct comm *comm, struct config *config, int argc, c
                             "--reduction fixed sums gradients of several processes, and each network of "
                             "--ensemble trains in one");
     if (!status) status = comm_open(comm, &launch, &options);
-    if (status) return refuse(&launch, status);
+    if (status) return refuse(&launch, comm->watch, status);
     if (launch.size > 1) devices_choose(config, &launch);
     if (comm->size == 1) return STATUS_OK;
     divide_threads(&launch, comm, config);

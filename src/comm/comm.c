@@ -64,11 +64,11 @@ static enum status connect_ranks(struct comm *comm, const struct launch *launch,
         meeting->port = port;
         status = rendezvous_join(meeting, address, driver == &comm_tcp ? RENDEZVOUS_PORTS : 1, timeout);
     }
-    if (!status && driver->connect) status = driver->connect(comm, timeout);
-    rendezvous_stop_listening(meeting);
     if (status) return status;
     comm->watch = watch_start(comm->rank, comm->size, launch->local_rank, meeting->link, timeout);
-    return comm->watch ? STATUS_OK : STATUS_FAILED;
+    status = !comm->watch ? STATUS_FAILED : driver->connect ? driver->connect(comm, timeout) : STATUS_OK;
+    rendezvous_stop_listening(meeting);
+    return status;
 }
 
 enum status comm_open(struct comm *comm, const struct launch *launch, const struct comm_options *options) {
@@ -100,7 +100,8 @@ enum status comm_close(struct comm *comm, enum status status) {
 
 _Noreturn void comm_end_broken(struct comm *comm, int peer) {
     const double seconds = comm->timeout > 0 ? comm->timeout : BROKEN_SECONDS;
-    for (const double start = clock_seconds(); clock_seconds() - start < seconds;) usleep(50000);
+    const double start = clock_seconds();
+    while (clock_seconds() - start < seconds && !watch_has_left(comm->watch, peer)) usleep(50000);
     fprintf(stderr, "%s: rank %d of %d: the connection to rank %d is broken, or that rank has ended before\n",
             terminal_program(), comm->rank, comm->size, peer);
     _exit(STATUS_FAILED);

@@ -56,7 +56,7 @@ struct comm_driver {
     enum status (*announce)(struct comm *comm, const struct launch *launch, char *address, size_t size,
                             int *port);
 
-    /* (optional) After the ranks have met (rendezvous.h). */
+    /* (optional) After the ranks have met (rendezvous.h), under the watch. */
     enum status (*connect)(struct comm *comm, double timeout);
 
     /* Sends bytes to `peer` and receives bytes from it. */
@@ -142,7 +142,7 @@ void comm_add(void *into, const void *from, size_t count, enum gemm_dtype dtype)
 void comm_share(size_t count, int part, int parts, size_t *first, size_t *end);
 
 /* For drivers: the connection to this rank is broken. Ends the process: the watch does it if it knows why,
-   within the timeout; else with a message. */
+   within the timeout; else, or at once if the watch knows that the rank has ended well, with a message. */
 _Noreturn void comm_end_broken(struct comm *comm, int peer);
 
 #endif

@@ -121,24 +121,32 @@ static struct hello hello_of(const struct rendezvous *rendezvous) {
     return hello;
 }
 
-static bool receive_answer(int fd, double seconds) {
+static bool receive_answer(int fd, double deadline) {
     char answer[sizeof ANSWER];
-    return socket_receive(fd, answer, sizeof answer, seconds) && memcmp(answer, ANSWER, sizeof ANSWER) == 0;
+    return socket_wait(fd, POLLIN, deadline) && socket_receive(fd, answer, sizeof answer, ANSWER_SECONDS) &&
+           memcmp(answer, ANSWER, sizeof ANSWER) == 0;
 }
 
-/* A greeting of this job; another one is that of a stranger. */
-static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello) {
+/* A greeting of this job; another one is that of a stranger. A rank of this job, however slow it is, then
+   answers or closes the connection: both sides agree whether they are connected. */
+static bool receive_hello(const struct rendezvous *rendezvous, int fd, struct hello *hello, double deadline) {
     return socket_receive(fd, hello, sizeof *hello, ANSWER_SECONDS) &&
            memcmp(hello->magic, MAGIC, sizeof MAGIC) == 0 && hello->job == rendezvous->job &&
            hello->size == rendezvous->size && hello->rank > 0 && hello->rank != rendezvous->rank &&
            hello->rank < rendezvous->size && socket_send(fd, ANSWER, sizeof ANSWER) &&
-           receive_answer(fd, ANSWER_SECONDS);
+           receive_answer(fd, deadline);
+}
+
+/* Waits for the next try; false after the deadline. */
+static bool try_again(double deadline) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * RETRY_SECONDS)}, NULL);
+    return clock_seconds() < deadline;
 }
 
 /* Returns fd if the other side is of this job, else closes it and returns -1. */
-static int greet(const struct rendezvous *rendezvous, int fd, double seconds) {
+static int greet(const struct rendezvous *rendezvous, int fd, double deadline) {
     const struct hello hello = hello_of(rendezvous);
-    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_answer(fd, seconds) &&
+    if (fd >= 0 && socket_send(fd, &hello, sizeof hello) && receive_answer(fd, deadline) &&
         socket_send(fd, ANSWER, sizeof ANSWER))
         return fd;
     if (fd >= 0) close(fd);
@@ -154,7 +162,7 @@ static bool accept_ranks(const struct rendezvous *rendezvous, int *link, struct 
         const int fd = accept4(rendezvous->listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0 && errno != EINTR && errno != ECONNABORTED) return false;
         if (fd < 0) continue;
-        if (!receive_hello(rendezvous, fd, &hello) || link[hello.rank] >= 0) {
+        if (!receive_hello(rendezvous, fd, &hello, deadline) || link[hello.rank] >= 0) {
             close(fd);
             continue;
         }
@@ -194,36 +202,32 @@ void rendezvous_stop_listening(struct rendezvous *rendezvous) {
     rendezvous->listener = -1;
 }
 
-/* "rank 3 has not", "ranks 1, 2 and 3 have not". */
-static enum status missing_ranks(const struct rendezvous *rendezvous, double seconds) {
+/* "rank 3 of 4 has not .. within", "ranks 1, 2 and 3 of 4 have not .. within". */
+static enum status missing_ranks(const struct rendezvous *rendezvous, const int *link, const char *what,
+                                 int number, double seconds) {
     char list[256] = "";
     int count = 0, last = 0;
-    for (int r = 1; r < rendezvous->size; r++) {
-        if (rendezvous->link[r] >= 0) continue;
+    for (int r = 0; r < rendezvous->size; r++) {
+        if (r == rendezvous->rank || link[r] >= 0) continue;
         if (count++) text_append(list, sizeof list, "%s%d", count > 2 ? ", " : "", last);
         last = r;
     }
     text_append(list, sizeof list, "%s%d", count > 1 ? " and " : "", last);
-    return status_set(
-        STATUS_FAILED,
-        "rank%s %s of %d ha%s not come to port %d within %g s (--comm-timeout); --comm none trains "
-        "alone",
-        count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", rendezvous->port, seconds);
+    return status_set(STATUS_FAILED,
+                      "rank%s %s of %d ha%s not %s %d within %g s (--comm-timeout); --comm none trains alone",
+                      count > 1 ? "s" : "", list, rendezvous->size, count > 1 ? "ve" : "s", what, number,
+                      seconds);
 }
 
 enum status rendezvous_wait(struct rendezvous *rendezvous, double seconds) {
     const size_t bytes = (size_t)rendezvous->size * sizeof *rendezvous->listens;
-    if (!accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
-                      socket_deadline(seconds))) {
-        memset(rendezvous->listens, 0xff, bytes); /* the others need not say it, too */
-        for (int r = 1; r < rendezvous->size; r++)
-            if (rendezvous->link[r] >= 0) socket_send(rendezvous->link[r], rendezvous->listens, bytes);
-        return missing_ranks(rendezvous, seconds);
-    }
-    for (int r = 1; r < rendezvous->size; r++)
-        if (!socket_send(rendezvous->link[r], rendezvous->listens, bytes))
-            return status_set(STATUS_FAILED, "rank %d ended when the ranks met", r);
-    return STATUS_OK;
+    const bool met = accept_ranks(rendezvous, rendezvous->link, rendezvous->listens, rendezvous->size - 1,
+                                  socket_deadline(seconds));
+    if (!met) memset(rendezvous->listens, 0xff, bytes); /* the others need not say it, too */
+    for (int r = 1; r < rendezvous->size; r++)          /* the watch finds out which have ended */
+        if (rendezvous->link[r] >= 0) socket_send(rendezvous->link[r], rendezvous->listens, bytes);
+    return met ? STATUS_OK
+               : missing_ranks(rendezvous, rendezvous->link, "come to port", rendezvous->port, seconds);
 }
 
 /* One try at each address and port. */
@@ -233,24 +237,11 @@ static int find_rank_0(const struct rendezvous *rendezvous, const struct addrinf
             const uint16_t port = htons((uint16_t)(rendezvous->port + p));
             if (at->ai_family == AF_INET6) ((struct sockaddr_in6 *)at->ai_addr)->sin6_port = port;
             if (at->ai_family == AF_INET) ((struct sockaddr_in *)at->ai_addr)->sin_port = port;
-            const int fd =
-                greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, clock_seconds() + ANSWER_SECONDS),
-                      ANSWER_SECONDS);
+            const double until = clock_seconds() + ANSWER_SECONDS;
+            const int fd = greet(rendezvous, connect_to(at->ai_addr, at->ai_addrlen, until), until);
             if (fd >= 0) return fd;
         }
     return -1;
-}
-
-/* Connects to rank 0 before the deadline, in rendezvous->link[0]. */
-static bool reach_rank_0(const struct rendezvous *rendezvous, const struct addrinfo *list, int ports,
-                         double deadline) {
-    int fd = -1;
-    while (fd < 0 && clock_seconds() < deadline) {
-        fd = find_rank_0(rendezvous, list, ports);
-        if (fd < 0) nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * RETRY_SECONDS)}, NULL);
-    }
-    rendezvous->link[0] = fd;
-    return fd >= 0;
 }
 
 enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, int ports, double seconds) {
@@ -262,19 +253,15 @@ enum status rendezvous_join(struct rendezvous *rendezvous, const char *address, 
     if (error)
         return status_set(STATUS_FAILED, "the address of rank 0, '%s' (MASTER_ADDR), is not known: %s",
                           address, gai_strerror(error));
-    const bool reached = reach_rank_0(rendezvous, list, ports, deadline);
-    bool met = reached && socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience);
-    if (reached && !met) { /* rank 0 has given up a greeting that was too slow for it, or it has ended */
-        close(rendezvous->link[0]);
-        met = reach_rank_0(rendezvous, list, ports, clock_seconds() + 2 * ANSWER_SECONDS) &&
-              socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience);
-    }
+    while ((rendezvous->link[0] = find_rank_0(rendezvous, list, ports)) < 0 && try_again(deadline)) continue;
     freeaddrinfo(list);
-    if (!reached)
+    if (rendezvous->link[0] < 0)
         return status_set(STATUS_FAILED,
                           "rank 0 does not answer at %s, port %d, within %g s (--comm-timeout)", address,
                           rendezvous->port, seconds);
-    if (!met) return status_set(STATUS_FAILED, "rank 0 ended, or was stopped, while the ranks met");
+    if (!socket_receive(rendezvous->link[0], rendezvous->listens, bytes, patience))
+        return status_set(STATUS_FAILED, "rank 0 of %d: its process has ended, or is stopped",
+                          rendezvous->size);
     if (rendezvous->listens[0].sin6_family == UINT16_MAX) return status_set(STATUS_FAILED, "%s", "");
     rendezvous->listens[0] = peer_of(rendezvous->link[0], 0);
     return STATUS_OK;
@@ -284,20 +271,21 @@ int *rendezvous_connect_all(struct rendezvous *rendezvous, double seconds) {
     const int rank = rendezvous->rank, size = rendezvous->size;
     const double deadline = socket_deadline(seconds);
     int *pairs = malloc((size_t)size * sizeof *pairs);
+    bool met = true;
     if (!pairs) return status_write("out of memory"), NULL;
     for (int r = 0; r < size; r++) pairs[r] = -1;
     for (int r = 0; r < rank; r++) {
-        pairs[r] = greet(rendezvous, connect_to_rank(&rendezvous->listens[r], deadline), seconds);
-        if (pairs[r] < 0) status_write("rank %d cannot be reached from rank %d", r, rank);
+        const struct sockaddr_in6 *six = &rendezvous->listens[r];
+        while ((pairs[r] = greet(rendezvous, connect_to_rank(six, deadline), deadline)) < 0 &&
+               try_again(deadline))
+            continue;
+        met &= pairs[r] >= 0;
     }
-    if (!accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline))
-        status_write("the ranks above %d have not connected to it", rank);
-    for (int r = 0; r < size; r++)
-        if (r != rank && pairs[r] < 0) {
-            free(pairs);
-            return NULL;
-        }
-    return pairs;
+    met &= accept_ranks(rendezvous, pairs, NULL, size - 1 - rank, deadline);
+    if (met) return pairs;
+    missing_ranks(rendezvous, pairs, "connected to rank", rank, seconds);
+    free(pairs);
+    return NULL;
 }
 
 void rendezvous_close(struct rendezvous *rendezvous) {

@@ -33,14 +33,16 @@ struct peer {
     size_t received;        /* bytes of it */
     double heard;           /* when it last said something */
     bool done;              /* it has ended well, or with a message that was printed */
+    bool left;              /* it has ended well */
 };
 
 struct watch {
     int rank, size, local_rank, wake;
     const int *link;
-    double timeout, said; /* when this rank last said that it lives */
-    bool told;            /* rank 0: the others were told to end */
-    bool was_stopped;     /* itself, for longer than the timeout: the others have said so */
+    double timeout, polled; /* when this rank last looked for messages .. */
+    double said;            /* .. and said that it lives */
+    bool told;              /* rank 0: the others were told to end */
+    bool was_stopped;       /* itself, for longer than the timeout: the others have said so */
     pthread_t thread;
     pthread_mutex_t mutex;
     bool ending;        /* watch_end was called .. */
@@ -159,6 +161,7 @@ static void take_message(struct watch *watch, int from, const struct message *me
         break;
     case DONE:
         peer->done = true;
+        __atomic_store_n(&peer->left, true, __ATOMIC_RELAXED);
         break;
     case END:
         peer->done = true;
@@ -227,10 +230,12 @@ static double pause_of(struct watch *watch) {
     return watched_shares(&watch->watched) && beat > STOPS ? STOPS : beat;
 }
 
-/* After this process was stopped (Ctrl-Z, a debugger), the silence was its own. */
+/* After this process was stopped (Ctrl-Z, a debugger), or its host was, the silence was its own. */
 static void notice_stop(struct watch *watch, double now) {
-    if (watch->timeout <= 0 || now - watch->said <= watch->timeout) return;
-    watch->was_stopped = true;
+    const double away = now - watch->polled;
+    watch->polled = now;
+    if (watch->timeout <= 0 || away <= 2 * beat_of(watch)) return;
+    watch->was_stopped |= away > watch->timeout;
     for (int r = 0; r < watch->size; r++) watch->peer[r].heard = now;
 }
 
@@ -306,7 +311,7 @@ struct watch *watch_start(int rank, int size, int local_rank, const int *link, d
                             .link = link,
                             .timeout = timeout,
                             .peer = peers};
-    watch->said = clock_seconds();
+    watch->said = watch->polled = clock_seconds();
     for (int r = 0; r < size; r++) peers[r].heard = watch->said;
     pthread_mutex_init(&watch->mutex, NULL);
     watched_open(&watch->watched);
@@ -327,6 +332,10 @@ void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop) {
 
 void watch_guard(struct watch *watch, const struct watch_guard *guard) {
     watched_set_guard(&watch->watched, guard);
+}
+
+bool watch_has_left(const struct watch *watch, int rank) {
+    return __atomic_load_n(&watch->peer[rank].left, __ATOMIC_RELAXED);
 }
 
 enum status watch_end(struct watch *watch, enum status status) {

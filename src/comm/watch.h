@@ -32,6 +32,9 @@ void watch_guard(struct watch *watch, const struct watch_guard *guard);
 /* From now on, if *stop is set on one rank, it is set on all within a fifth of a second. */
 void watch_share_stop(struct watch *watch, volatile sig_atomic_t *stop);
 
+/* Has that rank ended well? Only rank 0 knows. */
+bool watch_has_left(const struct watch *watch, int rank);
+
 /* This rank ends. If it failed, rank 0 prints the status message, with the number of the rank, and the
    others end; else rank 0 waits until all have ended. Returns `status`, or that of another rank which
    failed. */
