@@ -135,7 +135,7 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
         ended = waitpid(one->pid, &how, WNOHANG);
         if (ended == 0) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
-    if (ended != one->pid)
+    if (ended != one->pid || one->progress->unconnected)
         return end_because(one, stage, CONTESTANT_INTERFERES, "it closed the connection to the program");
     kill(-one->pid, SIGKILL);
     one->pid = 0;
