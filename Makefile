@@ -178,9 +178,10 @@ $(B)/train: $(OBJECTS) $(B)/train.o
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 # compiled anew when the flags change
+FLAGS := $(CC) $(ALL_CFLAGS) $(CPPFLAGS) $(OPENBLAS_LIBS)
 $(B)/flags: FORCE
 	@mkdir -p $(B)
-	@echo '$(CC) $(ALL_CFLAGS) $(CPPFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS) $(CPPFLAGS)' > $@
+	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
 
 COMMIT := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
 $(B)/buildinfo.h: FORCE
@@ -291,7 +292,7 @@ $(B)/tutorial/my.so: $(B)/tutorial/my_gemm.c $(B)/tutorial/kernels/gemm.h
 	@echo '  so    $@'
 	$(Q)cd $(@D) && $(call tutorial_line,gcc.* my_gemm.c) $(TUTORIAL_WARNINGS)
 
-$(B)/tutorial/my_blas.so: $(B)/tutorial/my_blas.c $(B)/tutorial/kernels/gemm.h
+$(B)/tutorial/my_blas.so: $(B)/tutorial/my_blas.c $(B)/tutorial/kernels/gemm.h $(B)/flags
 	@echo '  so    $@'
 	$(Q)cd $(@D) && $(call tutorial_line,gcc.* my_blas.c) $(TUTORIAL_WARNINGS)
 

@@ -282,6 +282,7 @@ static void more_cores_than_threads_are_found(void **state) {
     compute.threads = 2;
     assert_status(core_use_check(&(struct core_use){.cpu = 4.2, .wall = 1}, &compute), STATUS_OK);
     assert_status(core_use_check(&(struct core_use){.cpu = 4.3, .wall = 1}, &compute), STATUS_VERIFY_FAILED);
+    assert_status(core_use_check_clock(), STATUS_OK);
     assert_true(use.clock_off < 0.001);
     assert_status(core_use_check(&(struct core_use){.wall = 1, .clock_off = 0.1}, &compute),
                   STATUS_VERIFY_FAILED);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/process.h"
 #include "src/report/records.h"
 
 static char output[1 << 17];
@@ -32,6 +33,18 @@ static void trains_and_reports(void **state) {
     assert_says(output, "transfer/total");
     assert_null(strchr(output, '\r')); /* no progress line into a pipe */
     assert_int_equal(RUN("train --data %s " SMALL, data), 0);
+}
+
+static void openblas_threads_spin_briefly(void **state) {
+    (void)state;
+    setenv("OMP_WAIT_POLICY", "passive", 0); /* with which it does not execute itself */
+    unsetenv("OPENBLAS_THREAD_TIMEOUT");
+    process_limit_spinning(NULL);
+    assert_string_equal(getenv("OPENBLAS_THREAD_TIMEOUT"), "20");
+    setenv("OPENBLAS_THREAD_TIMEOUT", "28", 1); /* the user's choice stays */
+    process_limit_spinning(NULL);
+    assert_string_equal(getenv("OPENBLAS_THREAD_TIMEOUT"), "28");
+    unsetenv("OPENBLAS_THREAD_TIMEOUT");
 }
 
 /* libgomp prints its settings at the start of each execution. */
@@ -283,6 +296,7 @@ static void full_standard_output_is_noticed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trains_and_reports),
+        cmocka_unit_test(openblas_threads_spin_briefly),
         cmocka_unit_test(openmp_threads_spin_briefly),
         cmocka_unit_test(mistakes_have_their_exit_codes),
         cmocka_unit_test(data_that_does_not_fit),

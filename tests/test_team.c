@@ -1,32 +1,50 @@
 /* The barrier of a team of threads. */
 #include "tests/support.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <time.h>
 
 #include "kernels/host/team.h"
 #include "kernels/host/team_size.h"
+#include "src/base/profile.h"
 
-enum { MOST_THREADS = 16 };
+enum { MOST_THREADS = 16, MOST_ROUNDS = 500 };
 
 struct member {
     struct team *team;
     const struct member *all;
-    size_t rank, rounds, slow; /* thread 0 sleeps in every `slow`-th round; 0: never */
-    size_t done, early;        /* rounds; threads that were behind after a barrier */
+    size_t rank, rounds, slow;              /* thread 0 sleeps in every `slow`-th round; 0: never */
+    size_t done, early;                     /* rounds; threads that were behind after a barrier */
+    double called[MOST_ROUNDS + 1], waited; /* when in each round, and the seconds of all its barriers */
 };
+
+static void clocked_barrier(struct member *member, double *called) {
+    *called = clock_seconds();
+    team_barrier(member->team);
+    member->waited += clock_seconds() - *called;
+}
 
 static void *take_part(void *opaque) {
     struct member *member = opaque;
+    double called;
     for (size_t round = 1; round <= member->rounds; round++) {
         if (member->rank == 0 && member->slow && round % member->slow == 0)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
         member->done = round; /* not atomic: the barrier orders it */
-        team_barrier(member->team);
+        clocked_barrier(member, &member->called[round]);
         for (size_t t = 0; t < member->team->size; t++) member->early += member->all[t].done != round;
-        team_barrier(member->team);
+        clocked_barrier(member, &called);
     }
     return NULL;
+}
+
+/* Seconds that the others waited for the thread that came last. */
+static double waits_of(const struct member *all, size_t round) {
+    double last = 0, sum = 0;
+    for (size_t t = 0; t < all->team->size; t++) last = fmax(last, all[t].called[round]);
+    for (size_t t = 0; t < all->team->size; t++) sum += last - all[t].called[round];
+    return sum;
 }
 
 static void check(size_t threads, size_t rounds, size_t slow, bool oversubscribed) {
@@ -45,8 +63,11 @@ static void check(size_t threads, size_t rounds, size_t slow, bool oversubscribe
         assert_int_equal(member[t].early, 0);
     }
     if (slow && threads > 1) assert_true(atomic_load(&team.contended) > 0);
-    const double least = slow && threads > 1 ? 5e-3 * (double)(rounds / slow) : 0;
-    assert_true(team_lost(&team) >= 0.9 * least);
+    const double lost = team_lost(&team) * (double)(threads - 1);
+    double least = 0, most = 0;
+    for (size_t round = slow; slow && round <= rounds; round += slow) least += waits_of(member, round);
+    for (size_t t = 0; t < threads; t++) most += member[t].waited;
+    assert_true(lost >= 0.9 * least && lost <= most);
     if (threads == 1) assert_true(team_lost(&team) == 0);
     assert_int_equal(atomic_load(&team.sleepers), 0);
 }

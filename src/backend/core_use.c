@@ -41,11 +41,23 @@ void core_use_end(struct core_use *use) {
     use->clock_off = fmax(use->clock_off, clock_off(before, now, kernel_seconds()));
 }
 
+static enum status check_clock(const struct core_use *use) {
+    if (use->clock_off <= CLOCK_TOLERANCE) return STATUS_OK;
+    return status_set(STATUS_VERIFY_FAILED, "its clock is wrong: %.2g s from that of the kernel",
+                      use->clock_off);
+}
+
+enum status core_use_check_clock(void) {
+    struct core_use use = {0};
+    core_use_begin(&use);
+    core_use_end(&use);
+    return check_clock(&use);
+}
+
 enum status core_use_check(const struct core_use *use, const struct compute *compute) {
     const int threads = compute->threads, teams = threads > 1 ? 2 : 1;
-    if (use->clock_off > CLOCK_TOLERANCE)
-        return status_set(STATUS_VERIFY_FAILED, "its clock is wrong: %.2g s from that of the kernel",
-                          use->clock_off);
+    const enum status status = check_clock(use);
+    if (status) return status;
     if (compute->backend->device != GEMM_ON_HOST) return STATUS_OK;
     if (use->cpu <= (teams * threads + TOLERANCE) * use->wall + RESOLUTION) return STATUS_OK;
     return status_set(STATUS_VERIFY_FAILED,

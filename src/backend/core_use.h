@@ -20,4 +20,7 @@ void core_use_end(struct core_use *use);
    Also if the clock of the program is not that of the kernel. */
 enum status core_use_check(const struct core_use *use, const struct compute *compute);
 
+/* The same of the clock alone, as it is now. */
+enum status core_use_check_clock(void);
+
 #endif

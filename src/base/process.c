@@ -110,6 +110,7 @@ static const struct {
 enum { SPIN_LIMITS = sizeof spin_limits / sizeof *spin_limits };
 
 void process_limit_spinning(char **argv) {
+    setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0); /* 2^20 cycles; read when the library is loaded */
     if (getenv("OMP_WAIT_POLICY")) return;
     for (size_t i = 0; i < SPIN_LIMITS; i++)
         if (getenv(spin_limits[i].name)) return;

@@ -37,7 +37,8 @@ int process_flush(enum status status);
 
 /* OpenMP threads that wait spin for minutes (libgomp) or 200 ms (libomp): beside another busy process they
    take the cores from the very threads they wait for. libgomp reads its limit before main, so the program
-   executes itself once more with limits, unless the user has set one. */
+   executes itself once more with limits, unless the user has set one. Also limits the threads of an OpenBLAS
+   built with pthreads: they spin for 100 ms, and would count as cores that a backend uses (core_use.h). */
 void process_limit_spinning(char **argv);
 
 /* Confines this process, and all that it starts from now on, to its first `cores` cores: by affinity, and by

@@ -8,6 +8,7 @@ struct progress {
     char doing[256];
     volatile uint64_t beats; /* counts steps: a process whose text and count stay the same hangs */
     volatile uint64_t stack_overflow;
+    volatile uint64_t unconnected; /* it could not send its reply */
 };
 
 void progress_set(const char *format, ...) __attribute__((format(printf, 1, 2)));

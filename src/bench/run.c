@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/backend/core_use.h"
 #include "src/backend/plugin.h"
 #include "src/backend/registry.h"
 #include "src/base/memory.h"
@@ -103,7 +104,7 @@ static enum status train(struct run *run) {
     run->result->steps_audited = summary.steps_audited;
     run->result->seconds = profile_training(&summary.time);
     run->result->images = (uint64_t)state->epoch * run->trainer.train.count + (uint64_t)state->tally.images;
-    return STATUS_OK;
+    return core_use_check_clock(); /* before the backend is closed, which could set it right */
 }
 
 enum status run_training(const struct config *config, const struct gemm_backend *backend,

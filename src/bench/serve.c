@@ -263,8 +263,10 @@ void serve_contest(void) {
         answer(&server, &request, &reply);
         const size_t bytes = reply.run.epochs * sizeof *reply.run.epoch_seconds;
         if (!socket_send(fd, &reply, sizeof reply) ||
-            (bytes && !socket_send(fd, reply.run.epoch_seconds, bytes)))
+            (bytes && !socket_send(fd, reply.run.epoch_seconds, bytes))) {
+            shared_progress->unconnected = true;
             break;
+        }
         run_close(&reply.run);
     }
     _exit(0); /* what a plug-in left to be done at exit is not its user's */

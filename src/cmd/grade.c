@@ -174,6 +174,7 @@ static enum status run_grading(struct grade_run *run, const struct option_words 
     jsonl_text(run->header, "command", "grade");
     jsonl_text(run->header, "assignment", run->assignment.name);
     jsonl_count(run->header, "submissions", run->submissions.count);
+    process_catch_signals(&interrupted);
     jsonl_print(run->log, run->header);
     bench_print_machine();
     terminal_print(stdout, 2, "%s: %zu submission%s, %lld thread%s, %zu products each\n\n",
@@ -181,7 +182,6 @@ static enum status run_grading(struct grade_run *run, const struct option_words 
                    (long long)run->assignment.threads, run->assignment.threads == 1 ? "" : "s",
                    assignment_products(&run->assignment));
     fflush(stdout);
-    process_catch_signals(&interrupted);
     status = grade_all(run);
     if (!status) status = write_results(run);
     return status ? status : check_interrupted(run);
