@@ -10,6 +10,7 @@
 
 INLINE void NAME(forward_row)(enum activation activation, size_t cols, const REAL *restrict bias, STORED *pre,
                               REAL *restrict row) {
+#pragma omp simd
     for (size_t j = 0; j < cols; j++) {
         const REAL z = row[j] + bias[j];
         if (pre) pre[j] = STORE(z);
@@ -19,6 +20,7 @@ INLINE void NAME(forward_row)(enum activation activation, size_t cols, const REA
 
 INLINE void NAME(backward_row)(enum activation activation, size_t cols, const STORED *restrict pre,
                                const STORED *restrict output, REAL *restrict sums, REAL *restrict row) {
+#pragma omp simd
     for (size_t j = 0; j < cols; j++) {
         const REAL slope = derivative(activation, LOAD(pre[j]), LOAD(output[j]));
         row[j] = LOAD(STORE(row[j] * slope));
@@ -32,10 +34,12 @@ INLINE void NAME(update_row)(size_t cols, const struct tuned_update *update, con
     const REAL lr = (REAL)update->learning_rate, mu = (REAL)update->momentum,
                decay = (REAL)update->weight_decay;
     if (!velocity) {
+#pragma omp simd
         for (size_t j = 0; j < cols; j++)
             weight[j] = SCALAR_FMA(-lr, SCALAR_FMA(decay, weight[j], row[j]), weight[j]);
         return;
     }
+#pragma omp simd
     for (size_t j = 0; j < cols; j++) {
         velocity[j] = SCALAR_FMA(mu, velocity[j], SCALAR_FMA(decay, weight[j], row[j]));
         weight[j] = SCALAR_FMA(-lr, velocity[j], weight[j]);

@@ -23,7 +23,10 @@
 INLINE void NAME(rank1_update)(const size_t rows, const size_t vectors, VECTOR sum[MR][NR_VECTORS],
                                const REAL *const *a_rows, size_t rs_a, const REAL *b) {
     VECTOR row[NR_VECTORS];
-    UNROLL for (size_t v = 0; v < vectors; v++) row[v] = LOAD_VECTOR(b + v * LANES);
+    UNROLL for (size_t v = 0; v < vectors; v++) {
+        row[v] = LOAD_VECTOR(b + v * LANES);
+        IN_REGISTER(row[v]);
+    }
     UNROLL for (size_t i = 0; i < rows; i++) {
         const REAL x = a_rows[i / 3][i % 3 * rs_a];
         UNROLL for (size_t v = 0; v < vectors; v++) {
@@ -67,7 +70,7 @@ INLINE void NAME(ukernel_packed)(const size_t rows, const size_t vectors, const 
     UNROLL for (size_t p = 0; p < count; p++) {
         const REAL *a_rows[(MR + 2) / 3], *row = b + p * vectors * LANES;
         UNROLL for (size_t i = 0; i < rows; i += 3) a_rows[i / 3] = a + p * PACKMR + i;
-        UNROLL for (size_t v = 0; v < vectors; v++)
+        UNROLL for (size_t v = 0; v < vectors; v++) if (v * BYTES % 64 == 0)
             __builtin_prefetch(row + (B_PREFETCH_ROWS * vectors + v) * LANES);
         NAME(rank1_update)(rows, vectors, sum, a_rows, 1, row);
     }
