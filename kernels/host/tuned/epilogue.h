@@ -18,14 +18,16 @@ INLINE void NAME(forward_row)(enum activation activation, size_t cols, const REA
     }
 }
 
+/* The slopes in a loop of their own: gcc makes a branch of ReLU's 0 or 1 times a value. */
 INLINE void NAME(backward_row)(enum activation activation, size_t cols, const STORED *restrict pre,
                                const STORED *restrict output, REAL *restrict sums, REAL *restrict row) {
+    REAL slope[NR > TUNED_NARROW ? NR : TUNED_NARROW]; /* a whole row of a narrow C, or a micro-tile's */
 #pragma omp simd
-    for (size_t j = 0; j < cols; j++) {
-        const REAL slope = derivative(activation, LOAD(pre[j]), LOAD(output[j]));
-        row[j] = LOAD(STORE(row[j] * slope));
-    }
+    for (size_t j = 0; j < cols; j++) slope[j] = derivative(activation, LOAD(pre[j]), LOAD(output[j]));
+#pragma omp simd
+    for (size_t j = 0; j < cols; j++) row[j] = LOAD(STORE(row[j] * slope[j]));
     if (!sums) return;
+#pragma omp simd
     for (size_t j = 0; j < cols; j++) sums[j] += row[j];
 }
 
