@@ -21,9 +21,9 @@ static const char MAGIC[8] = "TESSERA1", ANSWER[sizeof MAGIC] = "TESSERA2";
 static const double ANSWER_SECONDS = 1, RETRY_SECONDS = 0.05;
 
 /* What a connecting process says first. The other side answers with ANSWER, and so does it in turn: one that
-   has given up waiting is not taken for connected. ANSWER is not MAGIC, for the system may connect a socket
-   to itself: it chooses the own port of a connection, and where nobody listens that may be the one asked
-   for. */
+   has given up waiting is not taken for connected. ANSWER differs from MAGIC, because TCP can connect a
+   socket to itself: if nobody listens at a port, the system may give it to the connecting socket as its source
+   port. That socket then receives its own MAGIC. */
 struct hello {
     char magic[sizeof MAGIC];
     uint64_t job;

@@ -350,7 +350,7 @@ static void launch_panel(struct cuda_ops_context *context, const struct qr_panel
 }
 
 /* The blocks of a cluster, a power of two, for `rows` rows with so many a block. */
-static unsigned blocks_for(size_t rows, size_t of_block) {
+static unsigned blocks_for_rows(size_t rows, size_t of_block) {
     unsigned blocks = 1;
     while (blocks * of_block < rows) blocks *= 2;
     return blocks;
@@ -390,14 +390,14 @@ template <typename T> void cuda_qr_panel(void *opaque, const struct qr_panel *pa
     struct cuda_ops_context *context = open_ops(opaque);
     const unsigned most = qr_most_blocks(context), processors = qr_processors(context);
     const auto fits = [&](int rows) {
-        const unsigned blocks = blocks_for(panel->rows, (size_t)32 * rows);
+        const unsigned blocks = blocks_for_rows(panel->rows, (size_t)32 * rows);
         return blocks <= most && panel->count * blocks <= processors;
     };
     if (!panel->count || !panel->width) return;
-    if (fits(4)) return launch_panel<T, 4>(context, panel, blocks_for(panel->rows, 32 * 4));
+    if (fits(4)) return launch_panel<T, 4>(context, panel, blocks_for_rows(panel->rows, 32 * 4));
     constexpr int MOST = MOST_ROWS<T>;
-    if (MOST > 8 && fits(8)) return launch_panel<T, 8>(context, panel, blocks_for(panel->rows, 32 * 8));
-    launch_panel<T, MOST>(context, panel, blocks_for(panel->rows, 32 * MOST));
+    if (MOST > 8 && fits(8)) return launch_panel<T, 8>(context, panel, blocks_for_rows(panel->rows, 32 * 8));
+    launch_panel<T, MOST>(context, panel, blocks_for_rows(panel->rows, 32 * MOST));
 }
 
 template void cuda_qr_panel<float>(void *, const struct qr_panel *);
