@@ -17,7 +17,7 @@
 enum { GUARD_ROWS = 2 };
 static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
 
-/* An integer from -8 to 8, or a number from -1 to 1; 32 bits are enough but for a double. */
+/* An integer from -8 to 8, or a number from -1 to 1: of 53 random bits for float64, else of 32. */
 static double draw(bool integers, enum gemm_dtype dtype, struct rng *rng) {
     if (integers) return (double)rng_below(rng, 17) - 8;
     return dtype == GEMM_F64 ? 2 * rng_uniform(rng) - 1 : rng_u32(rng) * 0x1p-31 - 1;
