@@ -265,6 +265,7 @@ struct chain_helpers : chain_stages {
         }
         barrier_sync<BARRIER_DZ, BLOCK_THREADS>();
         update_bias(end - 1 - first, rate_before, scale_before);
+        helpers_barrier(); /* not needed, but racecheck misses the block's barrier that follows */
     }
 };
 
