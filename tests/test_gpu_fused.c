@@ -43,6 +43,7 @@ static const struct recipe {
     {TWO_HIDDEN, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
     {TWO_HIDDEN, "layers=400-1-1-10 batch-size=1 epochs=1"},
     {TWO_HIDDEN, "layers=64-300-200-10 batch-size=128 epochs=2"},
+    {TWO_HIDDEN, "layers=784-256-500-10 batch-size=100 epochs=2 momentum=0.9 lr=0.02 schedule=cosine"},
     {TILED, "layers=784-1100-10 batch-size=64 epochs=1"},
     {TILED, "layers=784-20-10 batch-size=4000 epochs=12"},
     {TILED, "layers=400-1-1-17 batch-size=1 epochs=1"},
@@ -87,6 +88,41 @@ static void steps_of_eager_in_float32(void **state) {
             lockstep_check(&eager, &fused, recipes[r].settings, &lockstep_float32);
         lockstep_print(&seen);
         assert_true(seen.steps >= 8);
+        bench_close(&eager);
+        bench_close(&fused);
+    }
+}
+
+/* Whole epochs in a launch, free-running: a smooth activation and low rates, so that rounding stays small. In
+   steps_of_eager_in_float32 each launch has one step, and look-ahead has nothing to correct. */
+static const char *const launches[] = {
+    "layers=784-128-10 batch-size=128 epochs=3 lr=0.05 momentum=0.9 weight-decay=0.001 schedule=cosine",
+    "layers=784-256-10 batch-size=127 epochs=2 lr=0.05 weight-decay=0.01",
+    "layers=784-512-512-10 batch-size=128 epochs=3 lr=0.05",
+    "layers=784-300-100-10 batch-size=127 epochs=3 lr=0.02 momentum=0.9",
+    "layers=784-256-500-10 batch-size=100 epochs=3 lr=0.1 momentum=0.5 weight-decay=0.01 schedule=cosine",
+    "layers=400-37-22-11 batch-size=96 epochs=2 lr=0.05 weight-decay=0.01",
+    "layers=784-300-100-10 batch-size=128 epochs=12 lr=0.02 momentum=0.9 validation=2400", /* of one step */
+};
+enum { LAUNCHES = sizeof launches / sizeof *launches };
+
+static void losses_of_eager_in_launches(void **state) {
+    (void)state;
+    for (size_t r = 0; r < LAUNCHES; r += support_every(3)) {
+        struct bench eager, fused;
+        struct run_summary a, b;
+        char settings[256];
+        snprintf(settings, sizeof settings, "%s activation=tanh init=xavier", launches[r]);
+        open_engine(&eager, "eager", settings);
+        open_engine(&fused, "fused", settings);
+        assert_status(bench_run(&eager, &a), STATUS_OK);
+        assert_status(bench_run(&fused, &b), STATUS_OK);
+        assert_true(eager.steps == fused.steps && eager.steps >= 12);
+        double apart = 0;
+        for (size_t s = 0; s < eager.steps; s++)
+            apart = fmax(apart, fabs(fused.losses[s] / eager.losses[s] - 1));
+        print_message("%s: losses apart by up to %.2g\n", launches[r], apart);
+        assert_true(apart <= 1e-4);
         bench_close(&eager);
         bench_close(&fused);
     }
@@ -331,6 +367,7 @@ static void auto_chooses_the_faster_engine(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_eager_in_float32),
+        cmocka_unit_test(losses_of_eager_in_launches),
         cmocka_unit_test(losses_of_eager_in_float64),
         cmocka_unit_test(steps_of_eager_in_rounded_precisions),
         cmocka_unit_test(recipes_in_rounded_precisions),

@@ -57,6 +57,20 @@ struct __align__(16) ll_packet3 {
     }
 };
 
+/* Four values without a tag: the last bit of the fourth one is the phase of the step, which alternates. A
+   launch starts with mailboxes of zeros and phase 1, and each step writes all packets. */
+struct __align__(16) ll_packet4 {
+    typedef ll_packet3::word word;
+    float value[4];
+
+    __device__ static void load(word & to, const ll_packet4 *from) {
+        ll_packet3::load(to, reinterpret_cast<const ll_packet3 *>(from));
+    }
+    __device__ static uint32_t tag_of(word from) {
+        return (uint32_t)(from.high >> 32) & 1;
+    }
+};
+
 __device__ inline void ll_send(ll_packet *to, float value, uint32_t tag) {
     const uint64_t word = (uint64_t)tag << 32 | __float_as_uint(value);
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" : : "l"(to), "l"(word) : "memory");
@@ -69,6 +83,12 @@ __device__ inline void ll_send(ll_packet3 *to, float first, float second, float 
                  :
                  : "l"(to), "l"(low), "l"(high)
                  : "memory");
+}
+
+__device__ inline void ll_send(ll_packet4 *to, float first, float second, float third, float fourth,
+                               uint32_t phase) {
+    ll_send(reinterpret_cast<ll_packet3 *>(to), first, second, third,
+            (__float_as_uint(fourth) & ~1u) | phase);
 }
 
 /* Receives packets at(0) .. at(N - 1) with a tag that is not 0: `try_poll` loads all of them and does not
@@ -97,7 +117,8 @@ template <int N, typename P = ll_packet3> struct ll_receiver {
     /* Value j of packet i. */
     __device__ float value(int i, int j) const {
         const uint64_t word = j < 2 ? words[i].low : words[i].high;
-        return __uint_as_float((uint32_t)(j == 1 ? word >> 32 : word));
+        const uint32_t bits = (uint32_t)(j % 2 ? word >> 32 : word);
+        return __uint_as_float(j == 3 ? bits & ~1u : bits);
     }
 };
 
@@ -115,23 +136,22 @@ template <int N, typename A> __device__ inline void ll_receive(float (&values)[N
     for (int i = 0; i < 3 * N; i++) values[i / 3][i % 3] = packets.value(i / 3, i % 3);
 }
 
-/* --- nine values as three packets `stride` apart: accesses coalesce --- */
+/* --- eight values as two packets `stride` apart: accesses coalesce --- */
 
-__device__ inline void ll_send9(ll_packet3 *to, int stride, const float (&v)[8], float ninth, uint32_t tag) {
-    ll_send(to, v[0], v[1], v[2], tag);
-    ll_send(to + stride, v[3], v[4], v[5], tag);
-    ll_send(to + 2 * stride, v[6], v[7], ninth, tag);
+__device__ inline void ll_send8(ll_packet4 *to, int stride, const float (&v)[8], uint32_t phase) {
+    ll_send(to, v[0], v[1], v[2], v[3], phase);
+    ll_send(to + stride, v[4], v[5], v[6], v[7], phase);
 }
 
 /* The same from eight neighbouring lanes that hold one value each: value i is that of lane lane_of(i). */
 template <typename L>
-__device__ inline void ll_send9_from_lanes(ll_packet3 *to, int stride, float mine, float ninth, uint32_t tag,
+__device__ inline void ll_send8_from_lanes(ll_packet4 *to, int stride, float mine, uint32_t phase,
                                            L lane_of) {
     const int packet = threadIdx.x % 8;
-    float three[3];
+    float four[4];
 #pragma unroll
-    for (int i = 0; i < 3; i++) three[i] = __shfl_sync(0xffffffffu, mine, lane_of((3 * packet + i) % 8), 8);
-    if (packet < 3) ll_send(to + packet * stride, three[0], three[1], packet < 2 ? three[2] : ninth, tag);
+    for (int i = 0; i < 4; i++) four[i] = __shfl_sync(0xffffffffu, mine, lane_of((4 * packet + i) % 8), 8);
+    if (packet < 2) ll_send(to + packet * stride, four[0], four[1], four[2], four[3], phase);
 }
 
 #endif

@@ -132,7 +132,7 @@ template <int PACKS_PER_WARP> struct pixel_weights {
 #pragma unroll
         for (int n = 0; n < PACKS_PER_WARP; n++) {
             if (pack_of(n) >= packs) break;
-            short_slice_sums sums;
+            slice_sums sums;
 #pragma unroll
             for (int k = 0; k < STEPS; k++) {
                 uint32_t words[4], a[4];

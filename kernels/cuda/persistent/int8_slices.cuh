@@ -62,16 +62,9 @@ __device__ inline void mma_int8(int (&sum)[4], const uint32_t (&a)[4], uint32_t 
 #endif
 }
 
-/* The sums of a 16 x 8 tile, by slice. Those of the highest slice start at the bits of ZERO, a float whose
-   last bit is worth 1, so the int32 sum, read as a float, is ZERO plus the sum. */
+/* The sums of a 16 x 8 tile, by slice. */
 struct slice_sums {
-    static constexpr float ZERO = 12582912.0f; /* 1.5 * 2^23: holds sums of -2^22 .. 2^22 */
-    int of[INT8_SLICES][4];
-
-    __device__ slice_sums() {
-#pragma unroll
-        for (int i = 0; i < 4 * INT8_SLICES; i++) of[i / 4][i % 4] = i < 4 ? __float_as_int(ZERO) : 0;
-    }
+    int of[INT8_SLICES][4] = {};
 
     /* `upper` holds both words of B for slices 0 and 1, `lower` for slices 2 and 3. */
     __device__ void add(const uint32_t (&a)[4], uint4 upper, uint4 lower) {
@@ -81,26 +74,12 @@ struct slice_sums {
         mma_int8<false>(of[3], a, lower.z, lower.w);
     }
 
-    /* Element i of the product, in units of the scale, over up to 256 k of each slice: the highest slice sums
-       to 64 * 255 * 256 < 2^22, the others without the last byte to (256 + 1) * 255 * 255 * 256 < 2^32. */
+    /* Element i of the product, in units of the scale, over up to 256 k: the upper half is at most
+       (64 * 256 + 255) * 255 * 256 < 2^31, the lower one (256 + 1) * 255 * 255 * 256 < 2^32. */
     __device__ float total(int i) const {
-        const uint32_t low = (uint32_t)of[1][i] * 256u + (uint32_t)of[2][i] + ((uint32_t)of[3][i] >> 8);
-        return (__int_as_float(of[0][i]) - ZERO) * 16777216.0f + (float)low * 256.0f;
-    }
-};
-
-/* The same over up to 64 k, 255 * 255 * 64 < 2^22: no conversion from integer, which is slow. */
-struct short_slice_sums : slice_sums {
-    __device__ short_slice_sums() {
-#pragma unroll
-        for (int i = 4; i < 4 * INT8_SLICES; i++) of[i / 4][i % 4] = __float_as_int(ZERO);
-    }
-
-    __device__ float total(int i) const {
-        float sum = 0;
-#pragma unroll
-        for (int s = 0; s < INT8_SLICES; s++) sum = sum * 256.0f + (__int_as_float(of[s][i]) - ZERO);
-        return sum;
+        const int upper = of[0][i] * 256 + of[1][i];
+        const uint32_t lower = (uint32_t)of[2][i] * 256u + (uint32_t)of[3][i];
+        return (float)upper * 65536.0f + (float)lower;
     }
 };
 

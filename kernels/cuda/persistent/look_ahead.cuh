@@ -3,10 +3,9 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CUH
 
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/persistent/bf16x3.cuh"
 #include "kernels/cuda/persistent/byte_pixels.cuh"
+#include "kernels/cuda/persistent/f16x2.cuh"
 
 namespace persistent::look_ahead {
 
@@ -148,53 +147,11 @@ __device__ inline bool arrived(uint4 packet, uint32_t phase) {
     return (packet.w & 1) == phase;
 }
 
-/* --- float16 planes: a float is the sum of two, up to 2^-23 of it --- */
-
-/* The power of two that takes numbers up to `most` (the bits of a magnitude) below 2^15, and its inverse.
-   Below 2^-18 of `most` the second plane loses bits. NaN if `most` is not finite. */
-struct plane_scale {
-    float inverse, scale;
-    __device__ explicit plane_scale(uint32_t most) {
-        const int exponent = max((int)(most >> 23) - 127, -112);
-        inverse = exponent > 127 ? NAN : power_of_two(14 - exponent);
-        scale = exponent > 127 ? NAN : power_of_two(exponent - 14);
-    }
-};
-
-struct plane_pair {
-    uint32_t high, low; /* of two floats each */
-};
-
-__device__ inline uint32_t bits_of(__half2 pair) {
-    return *reinterpret_cast<const uint32_t *>(&pair);
-}
-
-__device__ inline plane_pair planes_of(float first, float second) {
-    const __half2 high = __floats2half2_rn(first, second);
-    const __half2 low = __floats2half2_rn(first - __low2float(high), second - __high2float(high));
-    return {bits_of(high), bits_of(low)};
-}
-
 /* Two bytes of a word as float16: `select` as in __byte_perm, with 4 for the upper bytes. */
 __device__ inline uint32_t half2_of_bytes(uint32_t word, uint32_t select) {
     const uint32_t offset = 0x64006400u, above = __byte_perm(word, 0x64646464u, select); /* 1024 + byte */
     return bits_of(
         __hsub2(*reinterpret_cast<const __half2 *>(&above), *reinterpret_cast<const __half2 *>(&offset)));
-}
-
-/* sum += A B, m16n8k16, of float16: the registers are those of mma_bf16. */
-__device__ inline void mma_f16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(b2));
-#endif
-}
-
-__device__ inline void mma_f16(float (&sum)[4], uint4 a, uint32_t b, uint32_t b2) {
-    const uint32_t words[4] = {a.x, a.y, a.z, a.w};
-    mma_f16(sum, words, b, b2);
 }
 
 /* --- the order of k ---

@@ -5,8 +5,9 @@
               slices, and its part of the batch as bytes (int8_layer1.cuh). Its peer in the cluster has the
               other half.
    Layer 2    a block has a tile of W2, 32 x 64, in shared memory, and computes with it three products of 128
-              x 32 x 64 in true float32 on the tensor cores (bf16x3.cuh): a sixteenth of the sum for Z2, an
-              eighth of that for dH1, and all of dW2. The tiles of peers are one below the other.
+              x 32 x 64 in true float32 on the tensor cores (f16x2.cuh): a sixteenth of the sum for Z2, an
+              eighth of that for dH1, and all of dW2. The tiles of peers are one below the other. H1 and W2
+              have a scale for each tile; that of dZ2 is a bound, so that no block waits for a maximum.
    Rows       a block sums Z2 of 8 or 16 rows and 64 columns, and computes the loss and dZ2 of its rows.
    Step       Z1 | peers add halves | H1, to the tiles in the rows of these units | Z2 | peers add | to the
               owners of the rows: H2, partial logits | to owners of the same rows: loss, dZ2 | to the tiles in
@@ -15,10 +16,10 @@
               travel behind other work, and the pixels of the next step are copied.
    Exchange   LL packets in one buffer each (docs/gpu-engines.md says why one is enough), and DSMEM.
    Bound by   latency and the L2 cache. 784-512-512-10 at batch 128 on 128 thread blocks, in cycles: 400
-              products of m16n8k32 each way for layer 1 and 3 x 768 of m16n8k16 for layer 2, at 2 cycles:
-              6200; 50 KB of pixels and 115 KB of packets in, 60 KB out, at 20 bytes a cycle: 11,500, partly
-              hidden; five exchanges of about 1000 in sequence and four by DSMEM of about 500. Measured:
-              docs/gpu-engines.md. */
+              products of m16n8k32 each way for layer 1 and 3 x 384 of m16n8k16 for layer 2, at 2 cycles:
+              3900; about 3000 instructions of each warp, four warps to a scheduler: 12,000; 50 KB of pixels
+              and 93 KB of packets in, 48 KB out, at 20 bytes a cycle: 9500, partly hidden; five exchanges of
+              about 1000 in sequence and four by DSMEM of about 500. Measured: docs/gpu-engines.md. */
 #include "kernels/cuda/persistent/two_hidden_layer1.cuh"
 #include "kernels/cuda/persistent/two_hidden_layer2.cuh"
 #include "kernels/cuda/persistent/two_hidden_output.cuh"
@@ -63,7 +64,7 @@ template <int OWN, bool VELOCITY> struct trainer {
         const int label = output.label_of(inputs.images(step % 2), rows);
         const auto ahead = inputs.prefetch(plan, step + 1, plan.rows_of(step + 1, end));
         ll_receiver<1> new_weights;
-        ll_receiver<3> dh1;
+        ll_receiver<2, ll_packet4> dh1;
         typename output_block<OWN, VELOCITY>::gradient_packets gradient;
         float dz1 = 0;
         bool bad = false;
@@ -77,27 +78,29 @@ template <int OWN, bool VELOCITY> struct trainer {
         __syncthreads();
         profile.stage(1);
         layer1.activate_half(now);
+        layer2.write_planes();
         profile.stage(2);
-        if (output.has_rows) output.receive_weights(new_weights, tag);
-        layer2.receive_h1(tag);
+        layer2.receive_h1(now);
         __syncthreads();
         profile.stage(3);
         if (layer2.has_tile) layer2.forward(now);
         profile.stage(4);
         if (output.has_rows) {
+            output.receive_weights(new_weights, tag);
+            __syncthreads();
             output.receive_z2(now);
             __syncthreads();
             profile.stage(5);
             output.output_layer(now, label);
             __syncthreads();
             profile.stage(6);
-            output.send_dz2(tag);
+            output.send_dz2(now);
             __syncthreads();
             output.send_gradients(tag);
             profile.stage(8);
             bad = __syncthreads_or(layer2.receive_dz2(now));
             profile.stage(9);
-            if (layer2.has_tile) layer2.backward(bad, tag);
+            if (layer2.has_tile) layer2.backward(bad, now);
             profile.stage(10);
             if (bad) return false; /* the same in all blocks that have work */
             __syncthreads();
@@ -107,19 +110,20 @@ template <int OWN, bool VELOCITY> struct trainer {
             if (output.has_rows) output.try_poll_gradient(gradient);
         };
         if (layer2.has_tile)
-            layer2.update_weights(now.rate, try_poll);
+            layer2.update_weights(now, try_poll);
         else
             try_poll();
         profile.stage(11);
-        bad = __syncthreads_or(layer1.receive_gradients(dh1, tag, dz1));
+        bad = __syncthreads_or(layer1.receive_gradients(dh1, now, dz1));
         profile.stage(12);
         if (bad) return false;
         layer1.write_dz1_slices(dz1);
+        if (threadIdx.x == 0) *layer2.largest(LARGEST_H1) = *layer2.largest(LARGEST_W3) = 0;
         layer1.copy_images(step + 1, plan.rows_of(step + 1, end));
+        if (output.has_rows) output.update_weights(gradient, now);
         if (layer1.has_units) mbarrier_wait(layer1.barrier(DZ1_FULL), now.phase);
         __syncthreads();
         profile.stage(13);
-        if (output.has_rows) output.update_weights(gradient, now);
         layer1.update_weights(now);
         __syncthreads();
         layer1.write_slices();
@@ -173,17 +177,18 @@ struct form {
     }
 
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        return (26500 + 90 * plan.packs + 290 * plan.tiles_out) / FUSED_CLOCK; /* fitted to measured steps */
+        return (22200 + 90 * plan.packs + 290 * plan.tiles_out) / FUSED_CLOCK; /* fitted to measured steps */
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
         const size_t in = plan->tiles_in, out = plan->tiles_out, owners = plan->downs,
                      groups = in * TILE_IN / UNITS;
-        layout.take(&plan->h1, groups * 3 * ROWS);
-        layout.take(&plan->z2, out * (ROWS / GROUP) * (in / 2) * 3 * POSITIONS);
+        layout.take(&plan->h1, groups * 2 * ROWS);
+        layout.take(&plan->z2, out * (ROWS / GROUP) * (in / 2) * 2 * POSITIONS);
+        layout.take(&plan->dz2, out * CHUNKS * 2 * ROWS);
+        layout.take(&plan->dh1, groups * out * 2 * SPLIT_K * POSITIONS);
+        plan->phased_bytes = layout.used;
         layout.take(&plan->logits, (size_t)ROWS * ACROSS * PACKETS);
-        layout.take(&plan->dz2, out * CHUNKS * 3 * ROWS);
-        layout.take(&plan->dh1, groups * out * 3 * SPLIT_K * POSITIONS);
         layout.take(&plan->out_sums, out * TILE_OUT * owners * PACKETS);
         layout.take(&plan->out_bias, out * owners * PACKETS);
         layout.take(&plan->out_weight, out * TILE_OUT * PACKETS);
@@ -196,8 +201,15 @@ struct form {
     }
 
     static kernel_launch launch(const plan &plan) {
-        return {plan.downs == ROWS / GROUP ? kernel<GROUP>(plan) : kernel<MAX_OWN>(plan), plan.blocks(),
-                THREADS, 2, smem_layout::bytes(plan.packs)};
+        kernel_launch launch = {};
+        launch.kernel = plan.downs == ROWS / GROUP ? kernel<GROUP>(plan) : kernel<MAX_OWN>(plan);
+        launch.blocks = plan.blocks();
+        launch.threads = THREADS;
+        launch.cluster = 2;
+        launch.shared_bytes = smem_layout::bytes(plan.packs);
+        launch.clear = plan.h1;
+        launch.clear_bytes = plan.phased_bytes;
+        return launch;
     }
 
     static void describe(const plan &plan, char *text, size_t size) {

@@ -39,14 +39,17 @@ template <bool VELOCITY> struct layer1_block : block {
         return at<char>(smem_layout::pixels(plan.packs)) + step % 2 * ROWS * pitch;
     }
 
-    /* Copies the slices of a step's images. After a barrier that makes their order visible. */
+    /* Copies the slices of a step's images. After a barrier that makes their order visible. The instruction
+       is slow, so warps share it: all but the last ones, which update the output layer at the same time. */
     __device__ void copy_images(int step, int rows) const {
-        char *const to = pixels_of(step);
+        static const int EACH = 12; /* rows of a warp */
+        const int row = lane() < EACH ? warp() * EACH + lane() : ROWS;
         if (threadIdx.x == 0) mbarrier_expect_tx(barrier(PIXELS_FULL), rows * length * PIXELS);
-        if (length)
-            copy_pixels([&](int row) { return to + row * pitch; }, plan.images + first_pack * PIXELS,
-                        plan.features, inputs().images(step % 2), 0, rows, length * PIXELS,
-                        barrier(PIXELS_FULL));
+        if (length && row < rows)
+            bulk_copy(pixels_of(step) + row * pitch,
+                      plan.images + first_pack * PIXELS +
+                          (size_t)inputs().images(step % 2)[row] * plan.features,
+                      length * PIXELS, barrier(PIXELS_FULL));
     }
 
     /* --- forward --- */
@@ -75,7 +78,7 @@ template <bool VELOCITY> struct layer1_block : block {
         const float z = mine * scale + *half + at<float>(smem_layout::BIAS1)[u],
                     h = own / UNITS < now.rows ? activate_compactly(plan.activation[0], z) : 0.0f;
         *half = h;
-        ll_send9_from_lanes(plan.h1 + units / UNITS * 3 * ROWS + own / UNITS, ROWS, h, 0, now.tag,
+        ll_send8_from_lanes(plan.h1 + units / UNITS * 2 * ROWS + own / UNITS, ROWS, h, now.packet_phase(),
                             [](int i) { return i; });
     }
 
@@ -100,9 +103,9 @@ template <bool VELOCITY> struct layer1_block : block {
         return 2 * pair_of_units() + lane() / 4 % 2;
     }
 
-    __device__ const ll_packet3 *parts_of_dh1(int i) const {
+    __device__ const ll_packet4 *parts_of_dh1(int i) const {
         return plan.dh1 +
-               ((units / UNITS * plan.tiles_out + min(lane() / 4, plan.tiles_out - 1)) * 3 * SPLIT_K +
+               ((units / UNITS * plan.tiles_out + min(lane() / 4, plan.tiles_out - 1)) * 2 * SPLIT_K +
                 i * SPLIT_K + rank) *
                    POSITIONS +
                position();
@@ -110,14 +113,15 @@ template <bool VELOCITY> struct layer1_block : block {
 
     /* One element of dZ1 in this block's half of the rows: the sum of the partial dH1 of the tiles of W2.
        True if a loss is not finite. */
-    __device__ bool receive_gradients(ll_receiver<3> &parts, uint32_t tag, float &dz1) const {
+    __device__ bool receive_gradients(ll_receiver<2, ll_packet4> &parts, const step_info &now,
+                                      float &dz1) const {
         const int q = lane() / 4;
         float sum[8];
         if (!length) return false;
-        parts.wait(tag, [&](int i) { return parts_of_dh1(i); });
+        parts.wait(now.packet_phase(), [&](int i) { return parts_of_dh1(i); });
         __syncwarp(); /* lanes leave the loop one by one */
 #pragma unroll
-        for (int i = 0; i < 8; i++) sum[i] = q < plan.tiles_out ? parts.value(i / 3, i % 3) : 0;
+        for (int i = 0; i < 8; i++) sum[i] = q < plan.tiles_out ? parts.value(i / 4, i % 4) : 0;
         halve<8>(sum, q & 4, 16);
         halve<4>(sum, q & 2, 8);
         halve<2>(sum, q & 1, 4);
@@ -128,7 +132,7 @@ template <bool VELOCITY> struct layer1_block : block {
         most = max(most, __shfl_xor_sync(0xffffffffu, most, 8));
         most = max(most, __shfl_xor_sync(0xffffffffu, most, 16));
         if ((lane() & 25) == 0) atomicMax(dz1_max(rank) + dz1_unit(), most);
-        return parts.value(2, 2) != 0;
+        return isnan(parts.value(0, 0));
     }
 
     /* dZ1 in slices, for both peers. The k of a product are rows 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. After
@@ -163,7 +167,7 @@ template <bool VELOCITY> struct layer1_block : block {
 #pragma unroll
         for (int half = 0; half < SPLIT_K; half++) {
             const uint4 *slices = at<uint4>(smem_layout::DZ1) + half * 2 * 64 + lane();
-            short_slice_sums sums;
+            slice_sums sums;
             sums.add(ones, slices[0], slices[32]);
             sums.add(ones, slices[64], slices[96]);
 #pragma unroll

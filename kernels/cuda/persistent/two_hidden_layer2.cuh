@@ -24,23 +24,31 @@ template <bool VELOCITY> struct layer2_block : block {
 
     /* --- exchange --- */
 
-    /* Eight values of this thread's row of the batch; returns the ninth. */
-    __device__ static float receive_eight(float (&values)[8], const ll_packet3 *from, uint32_t tag) {
-        float part[3][3];
-        ll_receive(part, tag, [&](int i) { return from + threadIdx.x % ROWS + i * ROWS; });
+    /* Eight values of this thread's row of the batch. */
+    __device__ static void receive_eight(float (&values)[8], const ll_packet4 *from, uint32_t phase) {
+        ll_receiver<2, ll_packet4> parts;
+        const auto packet = [&](int i) { return from + threadIdx.x % ROWS + i * ROWS; };
+        parts.try_poll(packet);
+        parts.wait(phase, packet);
 #pragma unroll
-        for (int i = 0; i < 8; i++) values[i] = part[i / 3][i % 3];
-        return part[2][2];
+        for (int i = 0; i < 8; i++) values[i] = parts.value(i / 4, i % 4);
     }
 
     /* TILE_IN columns of H1: a thread receives a row of one block of layer 1. */
-    __device__ void receive_h1(uint32_t tag) const {
+    __device__ void receive_h1(const step_info &now) const {
         static_assert(ROWS * TILE_IN == UNITS * THREADS, "eight each");
         const int chunk = threadIdx.x / ROWS;
         float eight[8];
         if (!has_tile) return;
-        receive_eight(eight, plan.h1 + (down * (TILE_IN / UNITS) + chunk) * 3 * ROWS, tag);
-        h1().split(threadIdx.x % ROWS, chunk, eight, [](char *at, uint4 words) { put(at, words); });
+        receive_eight(eight, plan.h1 + (down * (TILE_IN / UNITS) + chunk) * 2 * ROWS, now.packet_phase());
+        uint32_t most = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) most = max(most, magnitude(eight[i]));
+        __syncwarp(); /* lanes leave the loop one by one */
+        find_largest(LARGEST_H1, most);
+        __syncthreads();
+        h1().split(threadIdx.x % ROWS, chunk, eight, scale_of(LARGEST_H1).inverse,
+                   [](char *at, uint4 words) { put(at, words); });
     }
 
     /* TILE_OUT columns of dZ2: each peer receives one half, for both. True if a loss is not finite. */
@@ -48,24 +56,23 @@ template <bool VELOCITY> struct layer2_block : block {
         static_assert(ROWS * TILE_OUT == 2 * UNITS * THREADS, "eight each");
         const int chunk = threadIdx.x / ROWS + rank * (CHUNKS / 2);
         float eight[8];
-        const float bad = receive_eight(eight, plan.dz2 + (across * CHUNKS + chunk) * 3 * ROWS, now.tag);
-        dz2().split(threadIdx.x % ROWS, chunk, eight, [&](char *at, uint4 words) {
+        receive_eight(eight, plan.dz2 + (across * CHUNKS + chunk) * 2 * ROWS, now.packet_phase());
+        dz2().split(threadIdx.x % ROWS, chunk, eight, dz2_scale(now).inverse, [&](char *at, uint4 words) {
             put(at, words);
             st_async(at, words, barrier(DZ2_FULL));
         });
         mbarrier_wait(barrier(DZ2_FULL), now.phase);
-        return bad != 0;
+        return isnan(eight[0]);
     }
 
-    /* --- products: bf16x3.cuh says which lane holds what --- */
+    /* --- products by mma.sync.m16n8k16 --- */
 
-    /* Where the peer of the block of rank `of` writes half i of this thread's eight sums: in planes 1 and 2
-       of the part of dZ2 that only that block writes later. (The peer may send dZ2 of some rows before the
-       last thread here has read its sums.) */
+    /* Where the peer of the block of rank `of` writes half i of this thread's eight sums: in the part of
+       dZ2 that only that block writes later. (The peer may send dZ2 of some rows before the last thread here
+       has read its sums.) */
     __device__ float4 *peer_sums(int of, int i) const {
         return reinterpret_cast<float4 *>(
-            dz2().at(threadIdx.x % ROWS, of * (CHUNKS / 2) + threadIdx.x / ROWS) +
-            (1 + i) * dz2_matrix::PLANE);
+            dz2().at(threadIdx.x % ROWS, of * (CHUNKS / 2) + threadIdx.x / ROWS) + i * dz2_matrix::PLANE);
     }
 
     /* Partial Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows and half of the columns.
@@ -75,22 +82,23 @@ template <bool VELOCITY> struct layer2_block : block {
         float sum[4][4] = {};
 #pragma unroll
         for (int k = 0; k < TILE_IN / 16; k++) {
-            uint32_t a[PLANES][4];
+            uint32_t a[F16_PLANES][4];
             h1().load(a, 16 * m + lane() % 16, 2 * k + lane() / 16);
 #pragma unroll
             for (int n = 0; n < 4; n += 2) {
-                uint32_t b[PLANES][4];
+                uint32_t b[F16_PLANES][4];
                 w2().load_transposed(b, 16 * k + lane() % 16, 4 * half + n + lane() / 16);
-                mma_bf16x3<0>(sum[n], a, b);
-                mma_bf16x3<2>(sum[n + 1], a, b);
+                mma_f16x2<0>(sum[n], a, b);
+                mma_f16x2<2>(sum[n + 1], a, b);
             }
         }
+        const float scale = scale_of(LARGEST_H1).scale * scale_of(LARGEST_W2).scale;
         float eight[8], theirs[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float first = sum[i / 2][i % 2], second = sum[i / 2][2 + i % 2]; /* of rows g and g + 8 */
-            eight[i] = rank ? second : first;
-            theirs[i] = rank ? first : second;
+            eight[i] = (rank ? second : first) * scale;
+            theirs[i] = (rank ? first : second) * scale;
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -107,59 +115,62 @@ template <bool VELOCITY> struct layer2_block : block {
             eight[4 * i + 2] += more.z;
             eight[4 * i + 3] += more.w;
         }
-        ll_send9(plan.z2 +
-                     ((across * (ROWS / GROUP) + 2 * m + rank) * (plan.tiles_in / 2) + down / 2) * 3 *
+        ll_send8(plan.z2 +
+                     ((across * (ROWS / GROUP) + 2 * m + rank) * (plan.tiles_in / 2) + down / 2) * 2 *
                          POSITIONS +
                      half * 32 + lane(),
-                 POSITIONS, eight, 0, now.tag);
+                 POSITIONS, eight, now.packet_phase());
     }
 
     /* Partial dH1 over the columns of the tile, 128 x 32 over 64, sent to the blocks with these units: a warp
        has 32 rows and 8 units. */
-    __device__ void backward(bool bad, uint32_t tag) const {
+    __device__ void backward(bool bad, const step_info &now) const {
         const int n = warp() % 4, pair = warp() / 4;
         float sum[2][4] = {};
 #pragma unroll
         for (int k = 0; k < TILE_OUT / 16; k += 2) {
-            uint32_t b[PLANES][4];
+            uint32_t b[F16_PLANES][4];
             w2().load(b, 8 * n + lane() % 8, 2 * k + lane() / 8);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                uint32_t a[PLANES][4];
+                uint32_t a[F16_PLANES][4];
                 dz2().load(a, 32 * pair + 16 * m + lane() % 16, 2 * k + lane() / 16);
-                mma_bf16x3<0>(sum[m], a, b);
+                mma_f16x2<0>(sum[m], a, b);
                 dz2().load(a, 32 * pair + 16 * m + lane() % 16, 2 * k + 2 + lane() / 16);
-                mma_bf16x3<2>(sum[m], a, b);
+                mma_f16x2<2>(sum[m], a, b);
             }
         }
+        const float scale = dz2_scale(now).scale * scale_of(LARGEST_W2).scale;
         float eight[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) eight[i] = sum[i / 4][i % 4];
-        ll_send9(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 3 * ROWS +
+        for (int i = 0; i < 8; i++) eight[i] = bad ? NAN : sum[i / 4][i % 4] * scale;
+        ll_send8(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 2 * ROWS +
                      32 * pair + lane(),
-                 SPLIT_K * POSITIONS, eight, bad, tag);
+                 SPLIT_K * POSITIONS, eight, now.packet_phase());
     }
 
     /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and hands half of it
        to the warp with the other rows. Calls try_poll() after the products. After a barrier: backward reads
        W2. */
-    template <typename L> __device__ void update_weights(float rate, L try_poll) {
+    template <typename L> __device__ void update_weights(const step_info &now, L try_poll) {
         const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
         float sum[2][4] = {};
 #pragma unroll 1
         for (int k = half * (ROWS / 2); k < (half + 1) * (ROWS / 2); k += 32) {
-            uint32_t a[PLANES][4], b[2][PLANES][4];
+            uint32_t a[F16_PLANES][4], b[2][F16_PLANES][4];
 #pragma unroll
             for (int j = 0; j < 2; j++) dz2().load_transposed(b[j], k + lane(), 2 * n + j);
             const int row = k + lane() / 16 * 8 + lane() % 8, chunk = 2 * m + lane() / 8 % 2;
             h1().load_transposed(a, row, chunk);
 #pragma unroll
-            for (int j = 0; j < 2; j++) mma_bf16x3<0>(sum[j], a, b[j]);
+            for (int j = 0; j < 2; j++) mma_f16x2<0>(sum[j], a, b[j]);
             h1().load_transposed(a, row + 16, chunk);
 #pragma unroll
-            for (int j = 0; j < 2; j++) mma_bf16x3<2>(sum[j], a, b[j]);
+            for (int j = 0; j < 2; j++) mma_f16x2<2>(sum[j], a, b[j]);
         }
         try_poll();
+        if (threadIdx.x == 0) *largest(LARGEST_W2) = 0;
+        const float scale = dz2_scale(now).scale * scale_of(LARGEST_H1).scale;
         float4 *sums = at<float4>(smem_layout::GRADIENT_SUMS);
         float gradient[4];
 #pragma unroll
@@ -176,7 +187,7 @@ template <bool VELOCITY> struct layer2_block : block {
         read(weight);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (is_weight(i)) update(rate, gradient[i], weight[i], velocity[i]);
+            if (is_weight(i)) update(now.rate, gradient[i] * scale, weight[i], velocity[i]);
         write(weight);
     }
 
@@ -211,13 +222,24 @@ template <bool VELOCITY> struct layer2_block : block {
         weight[0] = four.x, weight[1] = four.y, weight[2] = four.z, weight[3] = four.w;
     }
 
-    /* Stores this thread's weights, as floats and in planes. */
     __device__ void write(const float (&weight)[4]) const {
+        uint32_t most = 0;
         *weights() = make_float4(weight[0], weight[1], weight[2], weight[3]);
 #pragma unroll
+        for (int i = 0; i < 4; i++) most = max(most, magnitude(weight[i]));
+        find_largest(LARGEST_W2, most);
+    }
+
+    /* This thread's weights in planes. After a barrier. */
+    __device__ void write_planes() const {
+        const float inverse = scale_of(LARGEST_W2).inverse;
+        float weight[4];
+        if (!has_tile) return;
+        read(weight);
+#pragma unroll
         for (int i = 0; i < 4; i += 2)
-            w2().split_pair(row_of_weight(i), chunk_of_weights(), lane() % 4, weight[i], weight[i + 1],
-                            [](char *at, uint32_t word) { put(at, word); });
+            w2().put_pair(row_of_weight(i), chunk_of_weights(), lane() % 4, weight[i], weight[i + 1],
+                          inverse);
     }
 
     template <typename E> __device__ void all_weights(float (&weight)[4], E each) {

@@ -62,6 +62,9 @@ template <int OWN, bool VELOCITY> struct output_block : block {
     __device__ void receive_weights(ll_receiver<1> &packet, uint32_t tag) const {
         if (threadIdx.x >= TILE_OUT * PACKETS) return;
         packet.wait(tag, [&](int) { return new_weights(); });
+        __syncwarp();
+        find_largest(LARGEST_W3, max(magnitude(packet.value(0, 0)),
+                                     max(magnitude(packet.value(0, 1)), magnitude(packet.value(0, 2)))));
         at<float4>(smem_layout::OUT_WEIGHT)[swizzle(threadIdx.x / PACKETS, threadIdx.x % PACKETS)] =
             make_float4(packet.value(0, 0), packet.value(0, 1), packet.value(0, 2), 0);
     }
@@ -72,15 +75,18 @@ template <int OWN, bool VELOCITY> struct output_block : block {
         const float bias = out_weight(column(), PACKETS - 1).z;
 #pragma unroll
         for (int u = 0; u < GROUPS; u++) {
-            const ll_packet3 *from =
+            const ll_packet4 *from =
                 plan.z2 +
-                ((across * (ROWS / GROUP) + down * GROUPS + u) * parts + min(q, parts - 1)) * 3 * POSITIONS +
+                ((across * (ROWS / GROUP) + down * GROUPS + u) * parts + min(q, parts - 1)) * 2 * POSITIONS +
                 warp() * 4 + lane() % 4;
-            float part[3][3], sum[8];
-            ll_receive(part, now.tag, [&](int i) { return from + i * POSITIONS; });
+            const auto packet = [&](int i) { return from + i * POSITIONS; };
+            ll_receiver<2, ll_packet4> part;
+            float sum[8];
+            part.try_poll(packet);
+            part.wait(now.packet_phase(), packet);
             __syncwarp(); /* lanes leave the loop one by one */
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum[i] = q < parts ? part[i / 3][i % 3] : 0;
+            for (int i = 0; i < 8; i++) sum[i] = q < parts ? part.value(i / 4, i % 4) : 0;
             halve<8>(sum, q & 4, 16);
             halve<4>(sum, q & 2, 8);
             halve<2>(sum, q & 1, 4);
@@ -128,7 +134,7 @@ template <int OWN, bool VELOCITY> struct output_block : block {
     /* --- backward --- */
 
     /* dZ2 of this thread's elements, sent to the tiles of W2. After a barrier. */
-    __device__ void send_dz2(uint32_t tag) const {
+    __device__ void send_dz2(const step_info &now) const {
         float4 w[PACKETS];
 #pragma unroll
         for (int p = 0; p < PACKETS; p++) w[p] = out_weight(column(), p);
@@ -147,8 +153,9 @@ template <int OWN, bool VELOCITY> struct output_block : block {
                 sum += d[3 * p] * w[p].x + d[3 * p + 1] * w[p].y + d[3 * p + 2] * w[p].z;
             sum *= derivative_compactly(plan.activation[1], hidden[u], hidden[u]);
             at<float>(smem_layout::DZ2_ROWS)[own_row * TILE_OUT + column()] = sum;
-            ll_send9_from_lanes(plan.dz2 + (across * CHUNKS + column() / 8) * 3 * ROWS + down * OWN + own_row,
-                                ROWS, sum, d[FLAG], tag, [](int i) { return i % 2 * 4 + i / 2; });
+            ll_send8_from_lanes(plan.dz2 + (across * CHUNKS + column() / 8) * 2 * ROWS + down * OWN + own_row,
+                                ROWS, d[FLAG] != 0 ? NAN : sum, now.packet_phase(),
+                                [](int i) { return i % 2 * 4 + i / 2; });
         }
     }
 

@@ -3,8 +3,8 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 
-#include "kernels/cuda/persistent/bf16x3.cuh"
 #include "kernels/cuda/persistent/cluster_dsmem.cuh"
+#include "kernels/cuda/persistent/f16x2.cuh"
 #include "kernels/cuda/persistent/int8_layer1.cuh"
 
 namespace persistent::two_hidden {
@@ -30,12 +30,14 @@ struct plan : byte_pixel_plan<3> {
     int tiles_in, tiles_out; /* of W2 */
     int downs; /* thread blocks along the batch and the rows of W2; ACROSS along the columns of W2 */
     int packs; /* of the longest slice */
-    /* Mailboxes. Nine values are three packets (grid.cuh). */
-    ll_packet3 *h1;     /* [tiles_in TILE_IN / UNITS][3][ROWS] */
-    ll_packet3 *z2;     /* sums over 2 TILE_IN: [tiles_out][ROWS / GROUP][tiles_in / 2][3][POSITIONS] */
-    ll_packet3 *logits; /* sums over TILE_OUT: [ROWS][ACROSS][PACKETS] */
-    ll_packet3 *dz2;    /* [tiles_out][CHUNKS][3][ROWS] */
-    ll_packet3 *dh1;    /* sums over TILE_OUT: [tiles_in TILE_IN / UNITS][tiles_out][3][SPLIT_K][POSITIONS] */
+    /* Mailboxes. Those of packets with a phase are zeros when a launch starts. */
+    size_t phased_bytes;
+    ll_packet4 *h1;  /* [tiles_in TILE_IN / UNITS][2][ROWS] */
+    ll_packet4 *z2;  /* sums over 2 TILE_IN: [tiles_out][ROWS / GROUP][tiles_in / 2][2][POSITIONS] */
+    ll_packet4 *dz2; /* NaN if a loss is not finite: [tiles_out][CHUNKS][2][ROWS] */
+    /* the same; sums over TILE_OUT: [tiles_in TILE_IN / UNITS][tiles_out][2][SPLIT_K][POSITIONS] */
+    ll_packet4 *dh1;
+    ll_packet3 *logits;   /* sums over TILE_OUT: [ROWS][ACROSS][PACKETS] */
     ll_packet3 *out_sums; /* dW3 and db2, sums over a block's rows: [tiles_out][TILE_OUT][owners][PACKETS] */
     ll_packet3 *out_bias; /* db3, the same: [tiles_out][owners][PACKETS] */
     ll_packet3 *out_weight; /* W3 and b2: [tiles_out][TILE_OUT][PACKETS] */
@@ -52,6 +54,9 @@ typedef plane_matrix<TILE_IN, CHUNKS> w2_matrix;
 /* mbarriers: the pixels, and what the peer writes to this block by DSMEM. A phase per step. */
 enum barrier_id { PIXELS_FULL, Z1_FULL, Z2_FULL, DZ2_FULL, DZ1_FULL, BARRIERS };
 
+/* Largest magnitudes: of H1 and W2 in the tile, and of the output layer's weights in its columns. */
+enum largest_id { LARGEST_H1, LARGEST_W2, LARGEST_W3 };
+
 /* Shared memory, in bytes. The slices of W1 and the pixels of two steps come last: their sizes depend on the
    plan. */
 struct smem_layout {
@@ -59,7 +64,8 @@ struct smem_layout {
         DZ2 = H1 + h1_matrix::BYTES,                    /* TILE_OUT columns */
         W2 = DZ2 + dz2_matrix::BYTES,                   /* the tile */
         WEIGHT2 = W2 + w2_matrix::BYTES,                /* the tile as floats: [THREADS] of 16 bytes */
-        DZ1 = WEIGHT2 + 4 * TILE_IN * TILE_OUT,         /* in slices: [ROWS / 32][2][32 lanes] of 16 bytes */
+        SUMS = WEIGHT2 + 4 * TILE_IN * TILE_OUT,        /* of layer 1: [QUARTERS][ROWS][UNITS] */
+        DZ1 = SUMS + 4 * QUARTERS * ROWS * UNITS,       /* in slices: [ROWS / 32][2][32 lanes] of 16 bytes */
         HALVES = DZ1 + DZ1_BYTES,                       /* the peer's part of Z1, then H1: [THREADS] */
         H2 = HALVES + 4 * THREADS,                      /* of owned rows: [MAX_OWN][TILE_OUT] */
         DZ2_ROWS = H2 + 4 * MAX_OWN * TILE_OUT,         /* the same */
@@ -68,17 +74,15 @@ struct smem_layout {
         BIAS1 = DLOGITS + 4 * MAX_OWN * PACKED_PITCH,       /* [UNITS], and their velocities */
         BIAS3 = BIAS1 + 4 * 2 * UNITS,                      /* [PACKED_PITCH], and their velocities */
         W1_MAX = BIAS3 + 4 * 2 * PACKED_PITCH,              /* largest |W1| of each unit, as bits */
-        DZ1_MAX = W1_MAX + 4 * UNITS,           /* largest |dZ1| in each half of the rows: [SPLIT_K][UNITS] */
-        INPUTS = DZ1_MAX + 4 * SPLIT_K * UNITS, /* input_ring */
+        DZ1_MAX = W1_MAX + 4 * UNITS, /* largest |dZ1| in each half of the rows: [SPLIT_K][UNITS] */
+        LARGEST = DZ1_MAX + 4 * SPLIT_K * UNITS,          /* largest_id: magnitudes, as bits */
+        INPUTS = LARGEST + 16,                            /* input_ring */
         BARRIERS_AT = INPUTS + input_ring<2>::BYTES,      /* [BARRIERS] */
         W1 = BARRIERS_AT + (8 * BARRIERS + 15) / 16 * 16; /* [pairs of packs][2][32 lanes] of 16 bytes */
-    /* SUMS of layer 1, [QUARTERS][ROWS][UNITS], use plane 0 of dZ2 while it holds nothing, and the peer's
-       sums of layer 2 planes 1 and 2 (layer2_block::peer_sums). GRADIENT_SUMS of dW2, [THREADS] of 16 bytes,
-       use H2 and DZ2_ROWS. */
-    static constexpr int SUMS = DZ2, GRADIENT_SUMS = H2;
-    static_assert(4 * QUARTERS * ROWS * UNITS <= dz2_matrix::PLANE &&
-                      GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT && W1 % 16 == 0,
-                  "aliases fit");
+    /* The peer's sums of layer 2 use dZ2 while it holds nothing (layer2_block::peer_sums). GRADIENT_SUMS of
+       dW2, [THREADS] of 16 bytes, use H2 and DZ2_ROWS. */
+    static constexpr int GRADIENT_SUMS = H2;
+    static_assert(GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT && W1 % 16 == 0, "aliases fit");
 
     __host__ __device__ static int pixels(int packs) {
         return W1 + (packs + 1) / 2 * 2 * 32 * 16;
@@ -94,6 +98,10 @@ struct step_info {
     unsigned phase;    /* of the mbarriers */
     uint32_t tag;      /* of the packets */
     float rate, scale; /* learning rate; 1 / rows */
+
+    __device__ uint32_t packet_phase() const { /* 1 in the first step of a launch */
+        return (phase & 1) ^ 1;
+    }
 };
 
 /* One thread of a thread block. The two blocks of a cluster, peers, have the same units of layer 1, the same
@@ -123,6 +131,22 @@ struct block {
     }
     __device__ dz2_matrix dz2() const {
         return {shared + smem_layout::DZ2};
+    }
+    __device__ uint32_t *largest(largest_id which) const {
+        return at<uint32_t>(smem_layout::LARGEST) + which;
+    }
+    __device__ plane_scale scale_of(largest_id which) const {
+        return plane_scale(*largest(which));
+    }
+    /* That of dZ2: the |dL/dlogits| of a row add up to 2 / rows at most, and no derivative of an activation
+       is above 1.15. */
+    __device__ plane_scale dz2_scale(const step_info &now) const {
+        return plane_scale(magnitude(__uint_as_float(*largest(LARGEST_W3)) * 2.3f * now.scale));
+    }
+    /* Combines the magnitudes of a warp's threads into that of the block. */
+    __device__ void find_largest(largest_id which, uint32_t most) const {
+        most = __reduce_max_sync(0xffffffffu, most);
+        if (lane() == 0) atomicMax(largest(which), most);
     }
     __device__ input_ring<2> inputs() const {
         return {shared + smem_layout::INPUTS};

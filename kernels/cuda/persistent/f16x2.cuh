@@ -1,0 +1,116 @@
+/* Products of floats on the float16 tensor cores with the accuracy of float32.
+
+   A float, times a power of two, is the sum of two float16, its planes, up to 2^-23 of it. Their products
+   are exact and are summed in float32. Three of the four products are computed: plane 1 is at most 2^-11 of a
+   float, so the one left out is at most 2^-22 of |a b|. Tensor cores truncate sums instead of rounding them,
+   so they sum up to 64 k, and float32 adds these sums. Half the work of three bfloat16 planes (bf16x3.cuh),
+   but all numbers of a matrix have one scale: below 2^-18 of the largest one, plane 1 loses bits. Needs
+   compute capability 8.0. */
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/persistent/int8_slices.cuh"
+
+namespace persistent {
+
+/* The power of two that takes numbers up to `most` (the bits of a magnitude) below 2^15, and its inverse. NaN
+   if `most` is not finite. */
+struct plane_scale {
+    float inverse, scale;
+    __device__ explicit plane_scale(uint32_t most) {
+        const int exponent = max((int)(most >> 23) - 127, -112);
+        inverse = exponent > 127 ? NAN : power_of_two(14 - exponent);
+        scale = exponent > 127 ? NAN : power_of_two(exponent - 14);
+    }
+};
+
+struct plane_pair {
+    uint32_t high, low; /* of two floats each */
+};
+
+__device__ inline uint32_t bits_of(__half2 pair) {
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+__device__ inline plane_pair planes_of(float first, float second) {
+    const __half2 high = __floats2half2_rn(first, second);
+    const __half2 low = __floats2half2_rn(first - __low2float(high), second - __high2float(high));
+    return {bits_of(high), bits_of(low)};
+}
+
+/* sum += A B, m16n8k16, of float16: the registers are those of mma_bf16. */
+__device__ inline void mma_f16(float (&sum)[4], const uint32_t (&a)[4], uint32_t b, uint32_t b2) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(b2));
+#endif
+}
+
+__device__ inline void mma_f16(float (&sum)[4], uint4 a, uint32_t b, uint32_t b2) {
+    const uint32_t words[4] = {a.x, a.y, a.z, a.w};
+    mma_f16(sum, words, b, b2);
+}
+
+static const int F16_PLANES = 2;
+
+/* mma_f16 for floats as planes; words N and N + 1 of b are the operand. The small products first. */
+template <int N>
+__device__ inline void mma_f16x2(float (&sum)[4], const uint32_t (&a)[F16_PLANES][4],
+                                 const uint32_t (&b)[F16_PLANES][4]) {
+    mma_f16(sum, a[1], b[0][N], b[0][N + 1]);
+    mma_f16(sum, a[0], b[1][N], b[1][N + 1]);
+    mma_f16(sum, a[0], b[0][N], b[0][N + 1]);
+}
+
+/* Stores to the shared memory of this block. */
+__device__ inline void put(char *at, uint4 words) {
+    *reinterpret_cast<uint4 *>(at) = words;
+}
+
+/* A matrix of floats as planes in shared memory: [F16_PLANES][HEIGHT][CHUNKS] of 8 neighbours in a row.
+   Chunks are swizzled within a row, so that 8 rows of one chunk lie in different banks. */
+template <int HEIGHT, int CHUNKS> struct plane_matrix {
+    static constexpr int PLANE = HEIGHT * CHUNKS * 16, BYTES = F16_PLANES * PLANE;
+    char *base;
+
+    __device__ char *at(int row, int chunk) const {
+        return base + (row * CHUNKS + (chunk ^ row * CHUNKS / 8 % CHUNKS)) * 16;
+    }
+
+    /* Calls to(address, words) for each plane of a chunk. `inverse` is that of the matrix's scale. */
+    template <typename P>
+    __device__ void split(int row, int chunk, const float (&values)[8], float inverse, P to) const {
+        plane_pair pair[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) pair[i] = planes_of(values[2 * i] * inverse, values[2 * i + 1] * inverse);
+        to(at(row, chunk), make_uint4(pair[0].high, pair[1].high, pair[2].high, pair[3].high));
+        to(at(row, chunk) + PLANE, make_uint4(pair[0].low, pair[1].low, pair[2].low, pair[3].low));
+    }
+
+    /* Stores elements 2 t and 2 t + 1 of a chunk. */
+    __device__ void put_pair(int row, int chunk, int t, float first, float second, float inverse) const {
+        const plane_pair pair = planes_of(first * inverse, second * inverse);
+        uint32_t *to = reinterpret_cast<uint32_t *>(at(row, chunk)) + t;
+        to[0] = pair.high;
+        to[PLANE / 4] = pair.low;
+    }
+
+    /* ldmatrix of every plane; each lane passes its row and chunk. */
+    __device__ void load(uint32_t (&words)[F16_PLANES][4], int row, int chunk) const {
+#pragma unroll
+        for (int s = 0; s < F16_PLANES; s++) ldmatrix_x4(words[s], at(row, chunk) + s * PLANE);
+    }
+
+    __device__ void load_transposed(uint32_t (&words)[F16_PLANES][4], int row, int chunk) const {
+#pragma unroll
+        for (int s = 0; s < F16_PLANES; s++) ldmatrix_x4_trans(words[s], at(row, chunk) + s * PLANE);
+    }
+};
+
+} // namespace persistent
+
+#endif
