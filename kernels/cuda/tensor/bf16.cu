@@ -1,22 +1,12 @@
 /* bfloat16 GEMM on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/bf16.cuh"
 
-typedef CUresult encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                        const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                        CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* cuTensorMapEncodeTiled of the driver, which has it from version 12.0 on; NULL: an older one. */
-static encode *encoder(void) {
-    void *function = NULL;
-    cudaDriverEntryPointQueryResult result;
-    const bool found = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                        cudaEnableDefault, &result) == cudaSuccess;
-    return found && result == cudaDriverEntryPointSuccess ? (encode *)function : NULL;
-}
+#include "kernels/cuda/tensor/tensor_map.cuh"
 
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
                          const struct cuda_reduction *reduction) {
-    *workspace = {.open = encoder() && bf16_open(), .processors = processors, .reduction = *reduction};
+    *workspace = {
+        .open = tensor_map_open() && bf16_open(), .processors = processors, .reduction = *reduction};
     workspace->clusters[1] = (unsigned)processors;
     for (unsigned blocks = 2; workspace->open && blocks <= BF16_LARGEST_CLUSTER; blocks *= 2)
         workspace->clusters[blocks] = bf16_clusters(blocks);
@@ -24,17 +14,15 @@ void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
 
 /* --- which calls --- */
 
-/* A matrix that a tensor map can describe. */
-static bool maps(const void *memory, size_t ld, size_t element_bytes) {
-    return (uintptr_t)memory % 16 == 0 && ld * element_bytes % 16 == 0 && ld < (size_t)1 << 31;
-}
-
 static bool maps_epilogue(const struct gemm_call *call) {
     const struct gemm_epilogue *const forward = call->epilogue;
     const struct gemm_backward *const back = call->backward;
-    if (forward) return !call->c_f32 && (uintptr_t)forward->bias % 8 == 0 && maps(forward->pre, call->ldc, 2);
+    if (forward)
+        return !call->c_f32 && (uintptr_t)forward->bias % 8 == 0 &&
+               tensor_map_fits(forward->pre, call->ldc, 2);
     return !back || (!call->c_f32 &&
-                     maps(activation_needs_input(back->activation) ? back->pre : back->output, call->ldc, 2));
+                     tensor_map_fits(activation_needs_input(back->activation) ? back->pre : back->output,
+                                     call->ldc, 2));
 }
 
 static size_t partial_bytes(const struct gemm_call *call) {
@@ -46,8 +34,8 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
     const size_t most = (size_t)1 << 24;
     return workspace->open && call->dtype == GEMM_BF16 && call->op != GEMM_TT && call->beta == 0 && call->k &&
            call->m <= most && call->n <= most && call->k <= most && call->n % 8 == 0 &&
-           maps(call->a, call->lda, 2) && maps(call->b, call->ldb, 2) &&
-           maps(call->c, call->ldc, call->c_f32 ? 4 : 2) && maps_epilogue(call) &&
+           tensor_map_fits(call->a, call->lda, 2) && tensor_map_fits(call->b, call->ldb, 2) &&
+           tensor_map_fits(call->c, call->ldc, call->c_f32 ? 4 : 2) && maps_epilogue(call) &&
            (!call->backward || partial_bytes(call) <= REDUCTION_BYTES);
 }
 
@@ -122,27 +110,13 @@ static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct 
 
 /* --- a call --- */
 
-/* `box_rows` rows of 128 bytes at a time, of a matrix as stored. */
-static void map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
-                       size_t ld, unsigned box_rows, cuda_fault *fault) {
-    const unsigned bytes = floats ? 4 : 2;
-    const cuuint64_t sizes[] = {columns, rows}, stride = ld * bytes;
-    const cuuint32_t box[] = {128 / bytes, box_rows}, steps[] = {1, 1};
-    const CUresult result = encoder()(
-        map, floats ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)memory,
-        sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (result != CUDA_SUCCESS)
-        cuda_note(fault, cudaErrorInvalidValue, "cuTensorMapEncodeTiled", __FILE__, __LINE__);
-}
-
 /* op(A) with rows along m, or op(B) with rows along n: `across` of them in the boxes of a stage. */
 static void map_operand(CUtensorMap *map, const void *memory, size_t size, size_t k, bool contiguous_across,
                         size_t ld, unsigned across, cuda_fault *fault) {
     if (contiguous_across)
-        map_matrix(map, memory, false, k, size, ld, BF16_K, fault);
+        tensor_map_matrix(map, memory, false, k, size, ld, BF16_K, fault);
     else
-        map_matrix(map, memory, false, size, k, ld, across, fault);
+        tensor_map_matrix(map, memory, false, size, k, ld, across, fault);
 }
 
 static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cuda_fault *fault) {
@@ -150,11 +124,13 @@ static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cu
     map_operand(&p.a, call.a, call.m, call.k, gemm_transposes_a(call.op), call.lda, BF16_ROWS, fault);
     map_operand(&p.b, call.b, call.n, call.k, !gemm_transposes_b(call.op), call.ldb,
                 shape.columns / shape.pair, fault);
-    map_matrix(&p.c, call.c, call.c_f32, call.m, call.n, call.ldc, rows, fault);
-    if (p.stores_pre) map_matrix(&p.pre, call.epilogue->pre, false, call.m, call.n, call.ldc, rows, fault);
+    tensor_map_matrix(&p.c, call.c, call.c_f32, call.m, call.n, call.ldc, rows, fault);
+    if (p.stores_pre)
+        tensor_map_matrix(&p.pre, call.epilogue->pre, false, call.m, call.n, call.ldc, rows, fault);
     if (p.epilogue == BF16_BACKWARD)
-        map_matrix(&p.read, activation_needs_input(p.activation) ? call.backward->pre : call.backward->output,
-                   false, call.m, call.n, call.ldc, rows, fault);
+        tensor_map_matrix(&p.read,
+                          activation_needs_input(p.activation) ? call.backward->pre : call.backward->output,
+                          false, call.m, call.n, call.ldc, rows, fault);
 }
 
 static bf16_product product_of(const struct bf16_workspace *workspace, const gemm_call &call,

@@ -9,6 +9,16 @@
 
 #include "kernels/cuda/tensor/mbarrier.cuh"
 
+/* Does the driver make tensor maps? */
+bool tensor_map_open(void);
+
+/* Can a tensor map describe this matrix? */
+bool tensor_map_fits(const void *memory, size_t ld, size_t element_bytes);
+
+/* The map of a matrix of float32 or bfloat16: boxes of `box_rows` rows of 128 bytes. */
+void tensor_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
+                       size_t ld, unsigned box_rows, struct cuda_fault *fault);
+
 /* Column x and row y of the matrix are the first of the box. `barrier` counts the bytes of the whole box.
    `to` is a multiple of 1024. */
 __device__ inline void tensor_load(void *to, const CUtensorMap &map, unsigned x, unsigned y,
