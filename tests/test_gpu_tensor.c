@@ -15,10 +15,9 @@ static void open_tensor(struct compute *compute, const char *option) {
 
 /* --- shapes --- */
 
-static void the_list_is_right(void **state) {
-    (void)state;
+static void check_list(const char *option) {
     struct compute compute;
-    open_tensor(&compute, "tensor=always");
+    open_tensor(&compute, option);
     for (size_t i = 0; i < verify_case_count(); i += 5 * support_stride()) {
         const struct verify_case test = verify_case_at(i);
         if (test.dtype == GEMM_F32) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
@@ -26,14 +25,21 @@ static void the_list_is_right(void **state) {
     compute_close(&compute);
 }
 
+static void the_list_is_right(void **state) {
+    (void)state;
+    check_list("tensor=always");
+}
+
+static void the_list_is_right_by_six_products(void **state) {
+    (void)state;
+    check_list("tensor=bf16x6");
+}
+
 /* Several tiles, clusters and bands, which the list is too small for, with everything that a call
    can have. */
-static void large_shapes_are_right(void **state) {
-    (void)state;
-    static const size_t shapes[][3] = {
-        {1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}};
+static void check_shapes(const char *option, const size_t (*shapes)[3]) {
     struct compute compute;
-    open_tensor(&compute, "tensor=always");
+    open_tensor(&compute, option);
     for (size_t i = 0; i < 4 * 3 * VERIFY_VALUES; i += support_stride() < 23 ? support_stride() : 23) {
         const size_t *const shape = shapes[i % 4];
         const enum gemm_op op = (enum gemm_op)(i / 4 % 3);
@@ -41,7 +47,7 @@ static void large_shapes_are_right(void **state) {
                                    .m = shape[0],
                                    .n = shape[1],
                                    .k = shape[2],
-                                   .pad = i % 7 ? 0 : 3,
+                                   .pad = i % 7 ? i % 2 * 4 : 3,
                                    .alpha = i % 5 ? 1 : -0.5,
                                    .beta = i % 3 ? 0 : 0.5,
                                    .integers = i % 2,
@@ -60,6 +66,19 @@ static void large_shapes_are_right(void **state) {
         assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
     }
     compute_close(&compute);
+}
+
+static void large_shapes_are_right(void **state) {
+    (void)state;
+    check_shapes("tensor=always",
+                 (const size_t[][3]){{1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}});
+}
+
+/* One part of k, two, five and eight; rows of one tile and of several. */
+static void medium_shapes_are_right_by_six_products(void **state) {
+    (void)state;
+    check_shapes("tensor=bf16x6",
+                 (const size_t[][3]){{1028, 520, 1100}, {384, 1044, 300}, {96, 776, 2500}, {128, 1000, 784}});
 }
 
 static double gauss(struct rng *rng) {
@@ -362,6 +381,8 @@ static void the_option_chooses(void **state) {
     assert_string_equal(list[2].name, "float32_kernel");
     assert_int_equal(kernels_of("tensor=never", GEMM_TRUE, 2048, list), 0);
     assert_int_equal(kernels_of("tensor=always", GEMM_TF32, 2048, list), 0);
+    assert_int_equal(kernels_of("tensor=auto", GEMM_TRUE, 512, list), 1);
+    assert_string_equal(list[0].name, "bf16x6_kernel");
     assert_int_equal(kernels_of("tensor=auto", GEMM_TRUE, 64, list), 1);
     assert_true(strstr(list[0].name, "small_kernel"));
 }
@@ -369,7 +390,9 @@ static void the_option_chooses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_list_is_right),
+        cmocka_unit_test(the_list_is_right_by_six_products),
         cmocka_unit_test(large_shapes_are_right),
+        cmocka_unit_test(medium_shapes_are_right_by_six_products),
         cmocka_unit_test(unchanged_operands_are_split_once),
         cmocka_unit_test(planes_are_written_with_c),
         cmocka_unit_test(narrow_products_write_planes),

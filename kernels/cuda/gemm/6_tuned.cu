@@ -17,11 +17,11 @@
 
 extern "C" const struct gemm_backend gemm_cublas;
 
-enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER };
+enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER, TENSOR_BF16X6 };
 static const struct gemm_option tuned_options[] = {
-    {"tensor", "auto|always|never", "auto",
-     "own kernels on tensor cores of compute capability 9.0, for true float32 and bf16 products: large ones, "
-     "all, or none"},
+    {"tensor", "auto|always|never|bf16x6", "auto",
+     "own kernels on tensor cores of compute capability 9.0, for true float32 and bf16 products: where they "
+     "are faster, always, or never; bf16x6: always, for float32, the one for medium batches"},
     {}};
 
 static void tuned_destroy(void *opaque) {
@@ -60,6 +60,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
         reduction_open(&context->reduction, &context->fault) &&
         float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
     if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction);
+    if (open) bf16x6_workspace_open(&context->bf16x6, context->processors, &context->reduction);
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -80,7 +81,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, SMALL, TENSOR, BF16, LIBRARY };
+enum kernel { NARROW, SMALL, TENSOR, BF16X6, BF16, LIBRARY };
 
 static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
@@ -94,12 +95,21 @@ static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm
                                                    (context->tensor_cores == TENSOR_AUTO && bf16_pays(call)));
 }
 
+static bool by_six_products(const tuned_context *context, const struct gemm_call *call) {
+    return context->precision == GEMM_TRUE && bf16x6_supports(&context->bf16x6, call) &&
+           (context->tensor_cores == TENSOR_BF16X6 ||
+            (context->tensor_cores == TENSOR_AUTO && bf16x6_pays(call)));
+}
+
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
     if (always && bf16) return BF16;
     if (always && on_tensor_cores(context, call, launcher)) return TENSOR;
+    const bool six = by_six_products(context, call);
+    if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     if (bf16) return BF16;
+    if (six) return BF16X6;
     if (small_takes(call)) return SMALL;
     return on_tensor_cores(context, call, launcher) ? TENSOR : LIBRARY;
 }
@@ -108,7 +118,7 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = choose(context, call, launcher);
-    if (kernel == SMALL || kernel == TENSOR || kernel == BF16) return true;
+    if (kernel == SMALL || kernel == TENSOR || kernel == BF16X6 || kernel == BF16) return true;
     return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
 
@@ -119,6 +129,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
+    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
     if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
     return kernel != LIBRARY;
 }
@@ -156,7 +167,7 @@ static void tuned_describe(void *opaque, char *text, size_t size) {
     const tuned_context *context = (const tuned_context *)opaque;
     const char *tensor = "";
     if (context->tensor_cores != TENSOR_NEVER && context->float32.open && context->precision == GEMM_TRUE)
-        tensor = " and, on tensor cores, large float32 ones";
+        tensor = " and, on tensor cores, medium and large float32 ones";
     if (context->tensor_cores != TENSOR_NEVER && context->bf16.open && context->precision == GEMM_MIXED_BF16)
         tensor = " and, on tensor cores, bfloat16 ones";
     snprintf(text, size, "own kernels for narrow and small products%s, else cuBLAS %d", tensor,
@@ -176,7 +187,8 @@ static const char *tuned_error(void *opaque) {
 
 extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .name = "cuda-tuned",
-    .summary = "own kernels for narrow, small, and large float32 and bf16 products, cuBLAS for the others",
+    .summary =
+        "own kernels for narrow and small products, float32 and bf16 on tensor cores, cuBLAS for the others",
     .device = GEMM_ON_CUDA,
     .supports = tuned_supports,
     .gemm = tuned_gemm,

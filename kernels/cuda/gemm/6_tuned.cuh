@@ -9,6 +9,7 @@ extern "C" {
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/bf16.cuh"
+#include "kernels/cuda/tensor/bf16x6.cuh"
 #include "kernels/cuda/tensor/float32.cuh"
 
 struct tuned_context {
@@ -23,6 +24,7 @@ struct tuned_context {
     int tensor_cores; /* the option `tensor`, of float32 and bfloat16 products */
     struct float32_workspace float32;
     struct bf16_workspace bf16;
+    struct bf16x6_workspace bf16x6;
 };
 
 /* Engine fused: kernels/cuda/persistent/fused.cu. */

@@ -1,0 +1,53 @@
+/* float32 GEMM by six bf16 products on the tensor cores, for medium batches: docs/tensor-cores.md. It keeps
+   nothing between calls: operands are split into three bf16 planes on the way to the tensor cores. Compute
+   capability 9.0 alone. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_CUH
+
+#include <cuda.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ops/epilogue.cuh"
+#include "kernels/cuda/ops/reduce.cuh"
+
+/* Of a tile of C, and of a stage. */
+static const unsigned BF16X6_ROWS = 128, BF16X6_COLUMNS = 64, BF16X6_K = 64;
+static const unsigned BF16X6_MOST_PARTS = 8;
+
+/* All that a launch needs, with sink and slope. */
+struct bf16x6_product {
+    CUtensorMap a, b;
+    unsigned m, n, k;
+    unsigned parts;                   /* of k, one for each thread block of a cluster: 1, 2, 3, 4, 5 or 8 */
+    const float *a_values, *b_values; /* op(A)(i,p) = a_values[i * a_row + p * a_column] */
+    size_t a_row, a_column, b_row, b_column;
+    cuda_reduction reduction; /* for sums of columns over several tiles */
+};
+
+struct bf16x6_workspace {
+    bool open;                                /* this GPU can run the kernels */
+    unsigned clusters[BF16X6_MOST_PARTS + 1]; /* [b]: of b blocks that can be resident at the same time */
+    struct cuda_reduction reduction;
+};
+
+/* bf16x6_wgmma.cu */
+bool bf16x6_open(void);
+unsigned bf16x6_clusters(unsigned blocks);
+void bf16x6_launch(enum gemm_op op, const bf16x6_product &product, const sink<float> &out,
+                   const slope<float> &back, unsigned processors, cuda_launcher &launcher);
+
+/* bf16x6.cu */
+void bf16x6_workspace_open(struct bf16x6_workspace *workspace, int processors,
+                           const struct cuda_reduction *reduction);
+
+/* Can bf16x6_gemm run this call, with its epilogue? */
+bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm_call *call);
+
+/* Is it faster than cuBLAS and float32_gemm for this call? */
+bool bf16x6_pays(const struct gemm_call *call);
+
+/* For calls that bf16x6_supports; errors go to launcher.fault. */
+void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_call *call,
+                 cuda_launcher &launcher);
+
+#endif

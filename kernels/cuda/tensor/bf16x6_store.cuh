@@ -1,0 +1,238 @@
+/* The float32 GEMM by six bf16 products: from sums in registers to C. The blocks of a cluster have the sums
+   of their parts of k; each block adds those of its share of the columns, and finishes them. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_STORE_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_STORE_CUH
+
+#include "kernels/cuda/tensor/bf16x6_split.cuh"
+#include "kernels/cuda/tensor/cluster.cuh"
+
+namespace bf16x6 {
+
+static const unsigned CONSUMERS = 2 * GROUP; /* threads */
+static const unsigned SLOTS = 8;             /* of a thread: four sums each */
+
+/* A barrier of the consumers. */
+static __device__ void consumers_sync() {
+    asm volatile("bar.sync 1, %0;" : : "n"(CONSUMERS) : "memory");
+}
+
+static __device__ float2 load_pair(const float *at, bool both) {
+    return both ? *(const float2 *)at : make_float2(*at, 0);
+}
+
+static __device__ void store_pair(float *at, float2 pair, bool both) {
+    if (both)
+        *(float2 *)at = pair;
+    else
+        *at = pair.x;
+}
+
+/* A block in its cluster. Eight columns of a tile, `eighth` 0 to 7, belong to block owner(eighth). */
+struct cluster_place {
+    unsigned parts, part, first, count; /* the eighths of this block */
+
+    __device__ explicit cluster_place(unsigned all) : parts(all), part(uniform(cluster_rank())) {
+        first = first_of_part(part);
+        count = first_of_part(part + 1) - first;
+    }
+    __device__ unsigned first_of_part(unsigned which) const {
+        return (8 * which + parts - 1) / parts;
+    }
+    __device__ unsigned owner(unsigned eighth) const {
+        return eighth * parts / 8;
+    }
+};
+
+/* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each eighth. */
+template <bool A_T> struct tile_store {
+    const bf16x6_product &p;
+    const sink<float> &out;
+    const slope<float> &back;
+    const cluster_place &own;
+    float4 *slots;    /* [SLOTS][CONSUMERS] */
+    float *warp_sums; /* [8][BF16X6_COLUMNS]: sums of the columns of each warp */
+    uint64_t *received;
+    unsigned row, column;
+
+    __device__ float4 &slot(unsigned i) const {
+        return slots[i * CONSUMERS + threadIdx.x];
+    }
+
+    /* Puts the sums of the own eighths into the first slots: those of all parts, in a fixed order. */
+    __device__ void add_parts(const float (&sums)[32]) const {
+        const unsigned share = (7 + own.parts) / own.parts;
+        const auto four = [&](unsigned j) {
+            return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
+        };
+        if (own.parts > 1 && threadIdx.x == 0)
+            mbarrier_expect_tx(received, (own.parts - 1) * own.count * CONSUMERS * sizeof(float4));
+#pragma unroll
+        for (unsigned j = 0; j < 8; j++) {
+            const unsigned to = own.owner(j);
+            if (to == own.part) continue;
+            const unsigned at = (own.part - (own.part > to)) * share + j - own.first_of_part(to);
+            const float4 words = four(j);
+            cluster_send((const uint4 *)&slot(at), to, *(const uint4 *)&words, received);
+        }
+        __syncwarp();
+        if (own.parts > 1) mbarrier_wait(received, 0);
+#pragma unroll
+        for (unsigned j = 0; j < 8; j++) {
+            if (own.owner(j) != own.part) continue;
+            float4 total = four(j);
+            for (unsigned other = 0; other + 1 < own.parts; other++) {
+                const float4 more = slot(other * share + j - own.first);
+                total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+            }
+            slot(j - own.first) = total;
+        }
+    }
+
+    /* A sum that is not finite, anew, in float32 arithmetic: an infinity, split, becomes NaN. */
+    __device__ float repaired(float sum, unsigned i, unsigned j) const {
+        if (isfinite(sum)) return sum;
+        sum = 0;
+#pragma unroll 1
+        for (unsigned k = 0; k < p.k; k++)
+            sum =
+                fmaf(p.a_values[i * p.a_row + k * p.a_column], p.b_values[k * p.b_row + j * p.b_column], sum);
+        return sum;
+    }
+
+    /* C = finish(index in C, column, sums, both inside?) for the pairs of this thread. */
+    template <typename F> __device__ void each_pair(F finish) const {
+#pragma unroll 1
+        for (unsigned i = 0; i < own.count; i++) {
+            const float4 four = slot(i);
+            const unsigned x = column + (own.first + i) * 8;
+            const bool both = x + 1 < p.n;
+            float2 totals = {0, 0};
+#pragma unroll
+            for (unsigned h = 0; h < 2; h++) {
+                const unsigned y = row + h * ROWS_APART<A_T>;
+                if (y >= p.m || x >= p.n) continue;
+                const float2 sums = {repaired(h ? four.z : four.x, y, x),
+                                     both ? repaired(h ? four.w : four.y, y, x + 1) : 0};
+                const size_t at = y * out.ldc + x;
+                const float2 values = finish(at, x, sums, both);
+                store_pair(out.c + at, values, both);
+                totals.x += values.x, totals.y += values.y;
+            }
+            if (back.on) put_warp_sums(i, totals);
+        }
+    }
+
+    __device__ void put_warp_sums(unsigned eighth, float2 totals) const {
+#pragma unroll
+        for (unsigned offset = 4; offset < 32; offset *= 2) {
+            totals.x += __shfl_xor_sync(0xffffffffu, totals.x, offset);
+            totals.y += __shfl_xor_sync(0xffffffffu, totals.y, offset);
+        }
+        const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (lane < 4) *(float2 *)&warp_sums[warp * BF16X6_COLUMNS + eighth * 8 + lane * 2] = totals;
+    }
+
+    __device__ float2 scaled(size_t at, float2 sums, bool both) const {
+        float2 z = {out.alpha * sums.x, out.alpha * sums.y};
+        if (out.beta == 0) return z;
+        const float2 c = load_pair(out.c + at, both);
+        z.x += out.beta * c.x;
+        z.y += out.beta * c.y;
+        return z;
+    }
+
+    __device__ void store_forward() const {
+        with_activation(
+            out.activation, [&]<enum activation A>() {
+                each_pair([&](size_t at, unsigned x, float2 sums, bool both) {
+                    const float2 bias = load_pair(out.bias + x, both);
+                    float2 z = scaled(at, sums, both);
+                    z.x += bias.x;
+                    z.y += bias.y;
+                    if (out.pre) store_pair(out.pre + at, z, both);
+                    return make_float2(activate(A, z.x), activate(A, z.y));
+                });
+            });
+    }
+
+    __device__ void store_backward() const {
+        with_activation(
+            back.activation, [&]<enum activation A>() {
+                constexpr bool needs_input = ACTIVATIONS_NEEDING_INPUT >> A & 1;
+                each_pair([&](size_t at, unsigned, float2 sums, bool both) {
+                    const float2 y = load_pair(back.output + at, both),
+                                 z = needs_input ? load_pair(back.pre + at, both) : make_float2(0, 0),
+                                 g = scaled(at, sums, both);
+                    return make_float2(g.x * derivative(A, z.x, y.x), g.y * derivative(A, z.y, y.y));
+                });
+            });
+    }
+
+    /* A whole tile from registers, if it needs no more than that. */
+    __device__ bool store_directly(const float (&sums)[32]) const {
+        if (own.parts > 1 || back.on || out.bias || out.beta != 0) return false;
+        float zero = 0;
+#pragma unroll
+        for (unsigned i = 0; i < 32; i++) zero += 0 * sums[i];
+        if (__any_sync(0xffffffffu, zero != 0)) return false;
+#pragma unroll
+        for (unsigned h = 0; h < 2; h++) {
+            const unsigned y = row + h * ROWS_APART<A_T>;
+            float *const at = out.c + y * out.ldc + column;
+            if (y >= p.m) continue;
+#pragma unroll
+            for (unsigned j = 0; j < 8; j++) {
+                const unsigned x = column + j * 8;
+                if (x < p.n)
+                    store_pair(at + j * 8,
+                               {out.alpha * sums[4 * j + 2 * h], out.alpha * sums[4 * j + 2 * h + 1]},
+                               x + 1 < p.n);
+            }
+        }
+        return true;
+    }
+
+    /* The sums of the columns; over several tiles of rows, the last block of these columns to finish adds
+       them in the order of the tiles. tile_row, tile_column: of the tile. */
+    __device__ void sum_columns(unsigned tile_row, unsigned tile_column, unsigned *last) const {
+        const unsigned tiles = (p.m + BF16X6_ROWS - 1) / BF16X6_ROWS,
+                       x = (tile_column * 8 + own.first) * 8 + threadIdx.x;
+        const bool mine = threadIdx.x < own.count * 8 && x < p.n;
+        float *const partials = (float *)p.reduction.scratch + x;
+        float total = 0;
+        consumers_sync();
+        if (mine)
+            for (unsigned warp = 0; warp < 8; warp++) total += warp_sums[warp * BF16X6_COLUMNS + threadIdx.x];
+        if (mine) (tiles > 1 ? partials + (size_t)tile_row * p.n : back.column_sums + x)[0] = total;
+        if (tiles > 1) {
+            unsigned *const ticket = p.reduction.tickets + tile_column * own.parts + own.part;
+            __threadfence();
+            consumers_sync();
+            if (threadIdx.x == 0) {
+                *last = atomicAdd(ticket, 1u) == tiles - 1;
+                if (*last) *ticket = 0; /* ready for the next launch */
+            }
+            consumers_sync();
+            if (*last) __threadfence();
+            if (*last && mine) back.column_sums[x] = sum_of_chunks((const float *)partials, tiles, p.n);
+        }
+        consumers_sync(); /* before the sums of the next tile */
+    }
+
+    /* C. tile_row, tile_column: of the tile; last: a word of shared memory. */
+    __device__ void store(const float (&sums)[32], unsigned tile_row, unsigned tile_column,
+                          unsigned *last) const {
+        if (store_directly(sums)) return;
+        add_parts(sums);
+        if constexpr (!A_T) { /* a weight gradient has no epilogue */
+            if (back.on) store_backward();
+            if (back.on) return sum_columns(tile_row, tile_column, last);
+            if (out.bias) return store_forward();
+        }
+        each_pair([&](size_t at, unsigned, float2 pair, bool both) { return scaled(at, pair, both); });
+    }
+};
+
+} // namespace bf16x6
+
+#endif
