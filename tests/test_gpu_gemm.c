@@ -233,7 +233,7 @@ static void cublas_starts_in_a_capture(void **state) {
     enum { N = 512, COUNT = N * N };
     struct compute compute;
     void *graph = NULL, *matrix[3];
-    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
+    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1, .options = "tensor=never"});
     float *values = malloc(COUNT * sizeof *values);
     struct device *device = &compute.device;
     assert_non_null(values);
