@@ -16,6 +16,8 @@ static const struct recipe {
     {"fused", "layers=784-128-10 batch-size=128 epochs=2 momentum=0.9 lr=0.05", 2}, /* split over units */
     {"fused", "layers=784-37-10 batch-size=127 epochs=2", 3},                       /* split over pixels */
     {"fused", "layers=784-128-10 batch-size=100 epochs=2 weight-decay=0.001", 8},   /* split over units */
+    {"fused", "layers=784-97-12 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu",
+     5}, /* the same, on an odd number of SMs */
     {"fused", "layers=784-20-10 batch-size=128 epochs=2 momentum=0.5 init=xavier",
      20}, /* each on 3 of its 6 SMs */
     {"fused", "layers=784-70-33-10 batch-size=37 epochs=1 activation=gelu", 5},

@@ -35,6 +35,8 @@ static const struct recipe {
     {SPLIT_PIXELS, "layers=64-120-10 batch-size=100 epochs=2"},
     {SPLIT_UNITS, "layers=64-320-10 batch-size=128 epochs=2 momentum=0.9 lr=0.05"},
     {SPLIT_UNITS, "layers=784-1056-10 batch-size=50 epochs=1 weight-decay=0.01"},
+    {SPLIT_UNITS,
+     "layers=784-297-11 batch-size=7 epochs=1 momentum=0.5 activation=tanh"}, /* no rows for most */
     {TWO_HIDDEN, "layers=784-512-512-10 batch-size=128 epochs=1"},
     {TWO_HIDDEN, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
     {TWO_HIDDEN,

@@ -243,7 +243,7 @@ template <int SLOTS> struct input_ring {
     static constexpr int BYTES = (SLOTS * 4 * (ROWS + 1) + 15) / 16 * 16;
     struct entry {
         uint32_t image;
-        float rate;
+        double rate; /* a conversion would wait for it */
     };
     char *base;
 
@@ -254,16 +254,18 @@ template <int SLOTS> struct input_ring {
         return reinterpret_cast<float *>(base) + SLOTS * ROWS + slot;
     }
 
-    template <typename P> __device__ entry prefetch(const P &plan, int step, int rows) const {
+    /* `thread` counts from the first one that takes part, of ROWS or more. */
+    template <typename P>
+    __device__ entry prefetch(const P &plan, int step, int rows, int thread = threadIdx.x) const {
         entry ahead = {0, 0};
-        if ((int)threadIdx.x < rows) ahead.image = plan.order[(size_t)step * plan.batch + threadIdx.x];
-        if (threadIdx.x == 0 && rows) ahead.rate = (float)plan.scalars[step].learning_rate;
+        if (thread < rows) ahead.image = plan.order[(size_t)step * plan.batch + thread];
+        if (thread == 0 && rows) ahead.rate = plan.scalars[step].learning_rate;
         return ahead;
     }
 
-    __device__ void store(int slot, entry ahead) const {
-        if (threadIdx.x < ROWS) images(slot)[threadIdx.x] = ahead.image;
-        if (threadIdx.x == 0) *rate(slot) = ahead.rate;
+    __device__ void store(int slot, entry ahead, int thread = threadIdx.x) const {
+        if (thread < ROWS) images(slot)[thread] = ahead.image;
+        if (thread == 0) *rate(slot) = (float)ahead.rate;
     }
 };
 

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/persistent/int8_slices.cuh"
 #include "kernels/cuda/persistent/byte_pixels.cuh"
-#include "kernels/cuda/tensor/bulk_copy.cuh"
 
 namespace persistent {
 
@@ -16,17 +15,6 @@ static const int WARP_ROWS = 32; /* of the batch, in a product of forward */
 /* Bytes between rows of pixels in shared memory: an odd number of packs, against bank conflicts. */
 __host__ __device__ inline int pixel_pitch(int packs) {
     return PIXELS * (packs | 1);
-}
-
-/* Copies `bytes` of the images of rows first .. end - 1 to their slots; `from` is where they start in image
-   0. After a barrier that makes `image_of_row` visible. The upper half of the warps issues the copies: the
-   instruction is slow, and these warps rarely work in the output layer. */
-template <typename S>
-__device__ inline void copy_pixels(S slot, const uint8_t *from, size_t features, const uint32_t *image_of_row,
-                                   int first, int end, int bytes, uint64_t *barrier) {
-    const int row = (int)threadIdx.x / 2 - ROWS;
-    if (threadIdx.x % 2 == 0 && row >= first && row < end)
-        bulk_copy(slot(row), from + (size_t)image_of_row[row] * features, bytes, barrier);
 }
 
 /* --- lanes --- */

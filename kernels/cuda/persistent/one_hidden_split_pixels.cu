@@ -1,6 +1,6 @@
 /* Engine fused, the form "one hidden layer, split-K over pixels": weights stay in shared memory, and only
    sums travel. `./train --config configs/validation.cfg --backend cuda-tuned` runs it.
-   (one_hidden_split_units.cu needs an eighth of the SMs.)
+   (one_hidden_split_units_wgmma.cu needs an eighth of the SMs.)
 
    Split      a thread block has 8 hidden units and a slice of the pixels: W1[slice][8], its velocities, and
               the slice of the batch as float. F slices by H groups of units fill the GPU (784-128-10: 8 x 16

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(T::MAX_THREADS, 1)
     stage_profile profile;
     profile.start();
     for (; step < end && finite; step++, tag++) finite = trainer.step(step, tag, profile);
-    if (threadIdx.x == 0 && blockIdx.x == gridDim.x / 2) profile.print(step - first);
+    if (threadIdx.x % 256 == 0 && blockIdx.x == gridDim.x / 2) profile.print(step - first);
     trainer.finish(first, step);
 }
 

@@ -18,7 +18,7 @@ struct stage_profile {
         cycles[which] += now - last;
         last = now;
     }
-    __device__ void print(int steps) const { /* by one thread */
+    __device__ __noinline__ void print(int steps) const { /* by one thread */
         if (steps < 100) return;
         long long mean[16];
         for (int i = 0; i < 16; i++) mean[i] = cycles[i] / steps;

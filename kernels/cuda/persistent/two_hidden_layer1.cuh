@@ -3,6 +3,7 @@
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_LAYER1_CUH
 
 #include "kernels/cuda/persistent/two_hidden_plan.cuh"
+#include "kernels/cuda/tensor/bulk_copy.cuh"
 
 namespace persistent::two_hidden {
 

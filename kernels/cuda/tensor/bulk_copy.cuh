@@ -16,6 +16,18 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
+/* The same to both thread blocks of a cluster of two, whose `barrier`s count the bytes. */
+__device__ inline void bulk_copy_to_pair(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
+#if __CUDA_ARCH__ >= 900
+    const uint16_t blocks = 3;
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1], %2, [%3], %4;"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
+                 : "memory");
+#endif
+}
+
 /* To the L2 cache. The address and `bytes` are multiples of 16. */
 __device__ inline void bulk_prefetch(const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
