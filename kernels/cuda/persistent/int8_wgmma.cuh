@@ -10,6 +10,7 @@
 #define TESSERA_KERNELS_CUDA_PERSISTENT_INT8_WGMMA_CUH
 
 #include "kernels/cuda/persistent/int8_layer1.cuh"
+#include "kernels/cuda/tensor/mbarrier.cuh"
 #include "kernels/cuda/tensor/wgmma.cuh"
 
 namespace persistent::by_wgmma {
