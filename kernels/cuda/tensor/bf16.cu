@@ -122,9 +122,8 @@ static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct 
 
 /* --- a call --- */
 
-/* `box_rows` rows of 128 bytes at a time, of a matrix as stored. */
-static void map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
-                       size_t ld, unsigned box_rows, cuda_fault *fault) {
+void bf16_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
+                     size_t ld, unsigned box_rows, cuda_fault *fault) {
     const unsigned bytes = floats ? 4 : 2;
     const cuuint64_t sizes[] = {columns, rows}, stride = ld * bytes;
     const cuuint32_t box[] = {128 / bytes, box_rows}, steps[] = {1, 1};
@@ -140,9 +139,9 @@ static void map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t
 static void map_operand(CUtensorMap *map, const void *memory, size_t size, size_t k, bool contiguous_across,
                         size_t ld, unsigned across, cuda_fault *fault) {
     if (contiguous_across)
-        map_matrix(map, memory, false, k, size, ld, BF16_K, fault);
+        bf16_map_matrix(map, memory, false, k, size, ld, BF16_K, fault);
     else
-        map_matrix(map, memory, false, size, k, ld, across, fault);
+        bf16_map_matrix(map, memory, false, size, k, ld, across, fault);
 }
 
 static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cuda_fault *fault) {
@@ -150,11 +149,13 @@ static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cu
     map_operand(&p.a, call.a, call.m, call.k, gemm_transposes_a(call.op), call.lda, BF16_ROWS, fault);
     map_operand(&p.b, call.b, call.n, call.k, !gemm_transposes_b(call.op), call.ldb,
                 shape.columns / shape.pair, fault);
-    map_matrix(&p.c, call.c, call.c_f32, call.m, call.n, call.ldc, rows, fault);
-    if (p.stores_pre) map_matrix(&p.pre, call.epilogue->pre, false, call.m, call.n, call.ldc, rows, fault);
+    bf16_map_matrix(&p.c, call.c, call.c_f32, call.m, call.n, call.ldc, rows, fault);
+    if (p.stores_pre)
+        bf16_map_matrix(&p.pre, call.epilogue->pre, false, call.m, call.n, call.ldc, rows, fault);
     if (p.epilogue == BF16_BACKWARD)
-        map_matrix(&p.read, activation_needs_input(p.activation) ? call.backward->pre : call.backward->output,
-                   false, call.m, call.n, call.ldc, rows, fault);
+        bf16_map_matrix(&p.read,
+                        activation_needs_input(p.activation) ? call.backward->pre : call.backward->output,
+                        false, call.m, call.n, call.ldc, rows, fault);
 }
 
 static bf16_product product_of(const struct bf16_workspace *workspace, const gemm_call &call,

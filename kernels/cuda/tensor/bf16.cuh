@@ -52,6 +52,10 @@ void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &product,
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
                          const struct cuda_reduction *reduction);
 
+/* `box_rows` rows of 128 bytes at a time, of a matrix as stored. */
+void bf16_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
+                     size_t ld, unsigned box_rows, cuda_fault *fault);
+
 /* Can bf16_gemm run this call, with its epilogue? */
 bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);
 
