@@ -171,6 +171,7 @@ struct gemm_kernel {
 
 struct gemm_fused;
 struct gemm_nearest;
+struct weight_update;
 
 struct gemm_backend {
     const char *name;    /* the key of --backend */
@@ -233,6 +234,13 @@ struct gemm_backend {
     /* The first product of more float32 multiplications may load a library, in a good part of a second: the
        program keeps short evaluations below. 0: no product does. */
     double light_multiplications;
+
+    /* A weight gradient that updates the weights itself (kernels/ops.h), from the same sums as `gemm`, and
+       does not write C. The program asks `fuses_update` before each call. NULL: never; an op updates them
+       after `gemm`. For built-in backends alone, because the verification of plug-ins does not cover it. */
+    bool (*fuses_update)(void *context, const struct gemm_call *call, const struct weight_update *update);
+    enum gemm_status (*gemm_update)(void *context, const struct gemm_call *call,
+                                    const struct weight_update *update);
 };
 
 /* --- plug-ins --- */

@@ -96,6 +96,15 @@ struct update {
     void *rounded;           /* (optional) the low-precision copy, operand of a GEMM */
 };
 
+/* An update with what it reads in device memory. In gemm_update (kernels/gemm.h) the arrays have the layout
+   of C, and the gradient is C. */
+struct weight_update {
+    struct update rule;
+    const struct step_scalars *step;
+    const struct tally *guard; /* nothing changes once guard->bad_step is set */
+    void *stream;              /* (optional) the stream to issue on, instead of that of the backend */
+};
+
 /* Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is retained with probability 1 - rate and
    then divided by it. kernels/dropout.h rounds the rate to 16 bits. */
 struct dropout {

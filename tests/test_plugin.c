@@ -352,10 +352,12 @@ static void wrong_tables_are_refused(void **state) {
                                    .summary = "",
                                    .supports = supports_all,
                                    .gemm = do_nothing,
-                                   .create = create_nothing},
+                                   .create = create_nothing,
+                                   .fuses_update = (bool (*)())1},
                         copy;
     struct gemm_plugin plugin = {GEMM_ABI, sizeof backend, &backend};
     assert_status(plugin_check("x.so", &plugin, &copy), STATUS_OK);
+    assert_null(copy.fuses_update); /* verification does not cover it */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         backend.options = cases[i].options;
         assert_status(plugin_check("x.so", &plugin, &copy), STATUS_UNAVAILABLE);

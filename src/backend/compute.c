@@ -178,6 +178,20 @@ bool compute_fuses(struct compute *compute, const struct gemm_call *call) {
     return compute->residency == RESIDENCY_DEVICE && backend->fuses && backend->fuses(compute->context, call);
 }
 
+bool compute_fuses_update(struct compute *compute, const struct gemm_call *call,
+                          const struct weight_update *update) {
+    const struct gemm_backend *backend = compute->backend;
+    return compute->residency == RESIDENCY_DEVICE && backend->fuses_update &&
+           backend->fuses_update(compute->context, call, update);
+}
+
+enum status compute_gemm_update(struct compute *compute, const struct gemm_call *call,
+                                const struct weight_update *update, bool *updated) {
+    *updated = !compute->audit || !audit_due(compute->audit, call);
+    if (!*updated) return audit_call(compute->audit, compute, call, run_gemm);
+    return check_result(compute, call, compute->backend->gemm_update(compute->context, call, update));
+}
+
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size) {
     if (!compute->backend->kernels) return 0;

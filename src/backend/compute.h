@@ -63,6 +63,15 @@ enum status compute_gemm_batch(struct compute *compute, const struct gemm_call *
 /* Can the backend do the epilogue, or the backward epilogue, of this call itself? */
 bool compute_fuses(struct compute *compute, const struct gemm_call *call);
 
+/* Can the backend update the weights in this call, a weight gradient? */
+bool compute_fuses_update(struct compute *compute, const struct gemm_call *call,
+                          const struct weight_update *update);
+
+/* A call for which that is true. *updated: the weights are updated, and C is not written; false: C is the
+   gradient, because this call is audited. */
+enum status compute_gemm_update(struct compute *compute, const struct gemm_call *call,
+                                const struct weight_update *update, bool *updated);
+
 /* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host and
    for libraries. The matrices may be NULL: then they count as aligned. */
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,

@@ -142,6 +142,7 @@ enum status plugin_check(const char *path, const struct gemm_plugin *found, stru
     *backend = (struct gemm_backend){0};
     memcpy(backend, found->backend,
            found->backend_size < sizeof *backend ? found->backend_size : sizeof *backend);
+    backend->fuses_update = NULL;
     status = check_slots(path, backend);
     return status ? status : check_options(path, backend);
 }

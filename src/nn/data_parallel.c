@@ -56,10 +56,10 @@ static bool sums_have_begun(const struct trainer *trainer) {
     return trainer->parallel.unsummed < trainer->mlp.parameter_elements;
 }
 
-/* Begins to sum the gradients of this layer and those above, unless they are few, and with the first of them
-   the values, which are known since the forward pass. The gradients of the first layer are summed in the
-   end. All processes begin the same sums in the same order. With --reduction fixed, whose bits are those of
-   one process, products beside sums are those of the same kernels as without. */
+/* Begins to sum the weight gradients of this layer and those above, unless they are few, and with the first
+   of them the values, which are known since the forward pass. Those of the first layer and all biases are
+   summed in the end. All processes begin the same sums in the same order. With --reduction fixed, whose bits
+   are those of one process, products beside sums are those of the same kernels as without. */
 static enum status sum_layers(void *self, size_t layer) {
     struct trainer *trainer = self;
     struct mlp *mlp = &trainer->mlp;

@@ -41,9 +41,13 @@ enum status engine_gradients(struct trainer *trainer, size_t step, size_t rows) 
 
 static enum status run_step(struct trainer *trainer, size_t step) {
     if (trainer->parallel.parts > 1) return data_parallel_step(trainer, step);
+    struct mlp *mlp = &trainer->mlp;
+    const struct weight_update update = {trainer->optimizer.update, trainer->feed.scalars + step,
+                                         trainer->tally, NULL};
+    if (optimizer_divides(&trainer->optimizer) && mlp->adversarial == 0) mlp->update = &update;
     const enum status status = engine_gradients(trainer, step, engine_rows(trainer, step));
-    if (!status)
-        optimizer_step(&trainer->optimizer, &trainer->mlp, trainer->feed.scalars + step, trainer->tally);
+    mlp->update = NULL;
+    if (!status) optimizer_step(&trainer->optimizer, mlp, update.step, update.guard);
     return status;
 }
 

@@ -27,8 +27,10 @@ static enum status capture(struct trainer *trainer) {
     enum status status = device->driver->begin_capture(device);
     if (status) return status;
     size_t all = trainer->steps;
-    trainer->compute->audit = NULL; /* nothing is computed yet */
+    trainer->compute->audit = NULL;                             /* nothing is computed yet */
+    trainer->mlp.updates_overlap = device->driver->aside_begin; /* engine eager times each product */
     status = engine_eager.run(trainer, 0, &all);
+    trainer->mlp.updates_overlap = false;
     trainer->compute->audit = audit;
     const enum status ended = device->driver->end_capture(device, &trainer->engine_state);
     return status ? status : ended;

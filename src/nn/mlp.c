@@ -7,7 +7,8 @@
 
 /* --- arenas --- */
 
-enum { ALIGNMENT = 64 };
+/* Weights begin at a page, as in memory of their own: rows of 2^n bytes are then whole cache lines. */
+enum { ALIGNMENT = 64, WEIGHT_ALIGNMENT = 4096 };
 
 /* A bump allocator. With base NULL it only counts bytes. */
 struct arena {
@@ -15,6 +16,10 @@ struct arena {
     size_t used;
     bool overflow;
 };
+
+static void arena_align(struct arena *arena, size_t alignment) {
+    arena->used = (arena->used + alignment - 1) / alignment * alignment;
+}
 
 static void *arena_take(struct arena *arena, size_t rows, size_t cols, size_t size) {
     size_t bytes;
@@ -24,18 +29,25 @@ static void *arena_take(struct arena *arena, size_t rows, size_t cols, size_t si
         return NULL;
     }
     void *piece = arena->base ? arena->base + arena->used : NULL;
-    arena->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    arena->used += bytes;
+    arena_align(arena, ALIGNMENT);
     return piece;
 }
 
+/* Biases first: what products have not updated, or processes have not yet summed, is then in few pieces. */
 static void lay_out_parameters(struct mlp *mlp, struct arena *values, struct arena *gradients) {
     const size_t size = dtype_size(mlp->dtype);
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
-        layer->weight = arena_take(values, mlp_input_ld(mlp, l), layer->ld, size);
         layer->bias = arena_take(values, 1, layer->ld, size);
-        layer->weight_grad = arena_take(gradients, mlp_input_ld(mlp, l), layer->ld, size);
         layer->bias_grad = arena_take(gradients, 1, layer->ld, size);
+    }
+    for (size_t l = 0; l < mlp->depth; l++) {
+        struct mlp_layer *layer = &mlp->layer[l];
+        arena_align(values, WEIGHT_ALIGNMENT);
+        arena_align(gradients, WEIGHT_ALIGNMENT);
+        layer->weight = arena_take(values, mlp_input_ld(mlp, l), layer->ld, size);
+        layer->weight_grad = arena_take(gradients, mlp_input_ld(mlp, l), layer->ld, size);
     }
 }
 
@@ -192,6 +204,27 @@ size_t mlp_parameter_count(const struct mlp *mlp) {
 
 void *mlp_counterpart(const struct mlp *mlp, const void *tensor, void *arena) {
     return (char *)arena + ((const char *)tensor - (const char *)mlp->parameters);
+}
+
+static void *element_of(const void *memory, size_t index, enum gemm_dtype dtype) {
+    return memory ? (char *)memory + index * dtype_size(dtype) : NULL;
+}
+
+struct update mlp_update_from(const struct mlp *mlp, const struct update *update, size_t first) {
+    struct update part = *update;
+    part.weights = element_of(part.weights, first, mlp->dtype);
+    part.grad = element_of(part.grad, first, mlp->dtype);
+    part.moment1 = element_of(part.moment1, first, mlp->dtype);
+    part.moment2 = element_of(part.moment2, first, mlp->dtype);
+    part.average = element_of(part.average, first, mlp->dtype);
+    part.rounded = element_of(part.rounded, first, mlp->activation_dtype);
+    return part;
+}
+
+size_t mlp_first_weight(const struct mlp *mlp, size_t l) {
+    const char *const first = mlp->parameters;
+    return l < mlp->depth ? (size_t)((const char *)mlp->layer[l].weight - first) / dtype_size(mlp->dtype)
+                          : mlp->parameter_elements;
 }
 
 void mlp_parameters_changed(struct mlp *mlp) {

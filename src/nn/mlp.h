@@ -20,6 +20,7 @@ struct mlp_layer {
     void *pre, *output;            /* [capacity][out]: Z and Y; one buffer unless the derivative needs both */
     void *dropped; /* [capacity][out]: Y after dropout, the next layer's input; may be `output` */
     void *grad;    /* [capacity][out]: dL/dZ */
+    bool updated;  /* the last mlp_backward has updated the weights, and not stored their gradient */
 };
 
 /* If a checkpoint has no tensors for a state arena: */
@@ -52,8 +53,12 @@ struct mlp {
        first. */
     enum status (*on_gradients)(void *self, size_t layer);
     void *on_gradients_self;
-    bool beside_sums;    /* products run beside sums that `on_gradients` has begun */
-    void *input;         /* [capacity][in of layer 0] */
+    /* (optional) The update of the parameter arena that follows mlp_backward: products may do their part of
+       it themselves. */
+    const struct weight_update *update;
+    bool updates_overlap; /* these products may overlap with one another (aside_begin in device.h) */
+    bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
+    void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
     void *input_grad;    /* dL/d input, for mlp_attack; may share the memory of dropped_input */
     uint8_t *labels;     /* [capacity] */
@@ -86,6 +91,12 @@ enum status mlp_add_state(struct mlp *mlp, const char *prefix, enum mlp_missing 
    low-precision copy: call mlp_parameters_changed on the result before its use, and on the original
    afterwards. The result needs no mlp_close. */
 struct mlp mlp_with_parameters(const struct mlp *mlp, void *parameters);
+
+/* The part of an update of the parameter arena from element `first` on. */
+struct update mlp_update_from(const struct mlp *mlp, const struct update *update, size_t first);
+
+/* The element of the parameter arena that is the first weight of layer l; l = depth: the end of the arena. */
+size_t mlp_first_weight(const struct mlp *mlp, size_t l);
 
 /* Updates the low-precision copy, if there is one. Call it after writing the parameters. */
 void mlp_parameters_changed(struct mlp *mlp);

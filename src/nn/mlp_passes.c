@@ -43,14 +43,18 @@ static struct gemm_call layer_gemm(const struct mlp *mlp, size_t l, enum gemm_op
                               .beside_sums = mlp->beside_sums};
 }
 
-/* Runs a GEMM of layer l and records its time. */
-static enum status run_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
+/* Records the time of a GEMM of layer l. */
+static void lap_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
     static const enum profile_part part[] = {
         [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
-    const enum status status = compute_gemm(mlp->compute, call);
     mlp->compute->device.driver->lap(
         &mlp->compute->device, profile_gemm_slot(part[call->op], l, call->op == GEMM_TN ? call->k : call->m,
                                                  mlp->layer[l].in, mlp->layer[l].out));
+}
+
+static enum status run_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
+    const enum status status = compute_gemm(mlp->compute, call);
+    lap_gemm(mlp, l, call);
     return status;
 }
 
@@ -110,42 +114,91 @@ static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double b
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
-/* Computes the weight gradient of layer l from dL/dZ, and dL/dZ and bias gradient of the layer below.
-   *from_gemm: in, was a GEMM the last to write dL/dZ; out, that of the layer below? */
-static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
-                                  double beta, bool *from_gemm) {
+/* The weight gradient of layer l from dL/dZ. from_gemm: was a GEMM the last to write dL/dZ? */
+static struct gemm_call weight_gradient(const struct mlp *mlp, size_t l, size_t rows, bool training,
+                                        double beta, bool from_gemm) {
     const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call =
-        layer_gemm(mlp, l, GEMM_TN, rows, layer_input(mlp, l, step != NULL), layer->grad, layer->weight_grad);
+        layer_gemm(mlp, l, GEMM_TN, rows, layer_input(mlp, l, training), layer->grad, layer->weight_grad);
     call.c_f32 = mlp->activation_dtype == GEMM_BF16;
     call.alpha = 1 - beta;
     call.beta = beta;
     call.a_unchanged = true; /* since the forward pass */
-    call.b_unchanged = *from_gemm;
-    enum status status = run_gemm(mlp, l, &call);
-    if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
-    if (status || l == 0) return status; /* only mlp_attack needs the input gradient of layer 0 */
+    call.b_unchanged = from_gemm;
+    return call;
+}
 
-    const struct mlp_layer *below = &mlp->layer[l - 1];
+/* Computes dL/dZ and bias gradient of the layer below from dL/dZ of layer l, which `unchanged` says that a
+   GEMM has read or written. *from_gemm: was a GEMM the last to write dL/dZ of the layer below? */
+static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
+                                  double beta, bool unchanged, bool *from_gemm) {
+    const struct mlp_layer *layer = &mlp->layer[l], *below = &mlp->layer[l - 1];
     const struct gemm_backward backward = {.activation = below->activation,
                                            .pre = below->pre,
                                            .output = below->output,
                                            .bias_grad = below->bias_grad};
-    call = layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, below->grad);
+    struct gemm_call call = layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, below->grad);
     const bool masked = step && below->dropped != below->output;
     if (step && mlp->hidden_dropout > 0 && !masked) call.alpha = dropout_scale(mlp->hidden_dropout);
-    call.a_unchanged = true; /* since the weight gradient */
+    call.a_unchanged = unchanged;
     call.b_unchanged = true; /* since the forward pass */
     call.backward = &backward;
     *from_gemm = !masked && beta == 0 && compute_fuses(mlp->compute, &call);
     if (*from_gemm) return run_gemm(mlp, l, &call);
 
     call.backward = NULL;
-    status = run_gemm(mlp, l, &call);
+    const enum status status = run_gemm(mlp, l, &call);
     if (status) return status;
     if (masked) drop(mlp, l, rows, step, below->grad, below->grad);
     activation_backward(mlp, l - 1, rows, beta);
     return STATUS_OK;
+}
+
+/* Of the parameters' update, that of the weights of layer l. */
+static struct weight_update update_of(const struct mlp *mlp, size_t l) {
+    struct weight_update update = *mlp->update;
+    update.rule = mlp_update_from(mlp, &update.rule, mlp_first_weight(mlp, l));
+    return update;
+}
+
+/* Can the weight gradient of layer l update the weights? */
+static bool fuses_update(const struct mlp *mlp, size_t l, const struct gemm_call *call) {
+    if (!mlp->update) return false;
+    const struct weight_update update = update_of(mlp, l);
+    return compute_fuses_update(mlp->compute, call, &update);
+}
+
+/* Computes the weight gradient of layer l, unless update_weights will, and dL/dZ and bias gradient of the
+   layer below; only mlp_attack needs the input gradient of layer 0. *from_gemm: in, was a GEMM the last to
+   write dL/dZ; out, that of the layer below? */
+static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
+                                  double beta, bool *from_gemm) {
+    const struct gemm_call call = weight_gradient(mlp, l, rows, step != NULL, beta, *from_gemm);
+    enum status status = STATUS_OK;
+    mlp->layer[l].updated = fuses_update(mlp, l, &call);
+    if (!mlp->layer[l].updated) status = run_gemm(mlp, l, &call);
+    if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
+    if (status || l == 0) return status;
+    return input_gradient(mlp, l, rows, step, beta, !mlp->layer[l].updated || *from_gemm, from_gemm);
+}
+
+/* The weight gradients that update the weights, after the last use of these. None fills a GPU from its start
+   to its end: those of every second layer run aside, if there is something to overlap with. */
+static enum status update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+    struct device *device = &mlp->compute->device;
+    enum status status = STATUS_OK;
+    size_t issued = 0;
+    for (size_t l = mlp->depth; l-- > 0 && !status;) {
+        if (!mlp->layer[l].updated) continue;
+        const struct gemm_call call = weight_gradient(mlp, l, rows, step != NULL, 0, false);
+        struct weight_update update = update_of(mlp, l);
+        if (mlp->updates_overlap && !issued) device->driver->aside_begin(device);
+        if (mlp->updates_overlap && issued++ % 2) update.stream = device->driver->aside_stream(device);
+        status = compute_gemm_update(mlp->compute, &call, &update, &mlp->layer[l].updated);
+        lap_gemm(mlp, l, &call);
+    }
+    if (issued) device->driver->aside_join(device);
+    return status;
 }
 
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
@@ -155,6 +208,7 @@ enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars
     activation_backward(mlp, mlp->depth - 1, rows, beta);
     for (size_t l = mlp->depth; l-- > 0 && !status;)
         status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
+    if (!status && mlp->update) status = update_weights(mlp, rows, step);
     device_range_end(&mlp->compute->device);
     return status;
 }

@@ -53,11 +53,41 @@ void optimizer_close(struct optimizer *optimizer, struct mlp *mlp) {
     *optimizer = (struct optimizer){0};
 }
 
+bool optimizer_divides(const struct optimizer *optimizer) {
+    return !optimizer->clip && optimizer->max_norm == 0;
+}
+
+void optimizer_step_part(struct optimizer *optimizer, struct mlp *mlp, size_t first, size_t count,
+                         const struct step_scalars *step, const struct tally *guard) {
+    struct device *device = &mlp->compute->device;
+    const struct update part = mlp_update_from(mlp, &optimizer->update, first);
+    if (!count) return;
+    device_range_begin(device, "update");
+    mlp->ops->update(device->ops_context, count, &part, step, guard);
+    device_range_end(device);
+    device_lap(device, PART_OPTIMIZER);
+}
+
+/* All but the weights that products have updated. */
+static void update_rest(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
+                        const struct tally *guard) {
+    size_t first = 0;
+    for (size_t l = 0; l <= mlp->depth; l++) {
+        if (l < mlp->depth && !mlp->layer[l].updated) continue;
+        optimizer_step_part(optimizer, mlp, first, mlp_first_weight(mlp, l) - first, step, guard);
+        if (l < mlp->depth) first = mlp_first_weight(mlp, l + 1);
+    }
+}
+
 void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
                     const struct tally *guard) {
     struct device *device = &mlp->compute->device;
     const struct ops *ops = mlp->ops;
     const size_t count = mlp->parameter_elements;
+    if (optimizer_divides(optimizer)) {
+        update_rest(optimizer, mlp, step, guard);
+        return;
+    }
     device_range_begin(device, "update");
     if (optimizer->clip)
         ops->clip_norm(device->ops_context, count, mlp->gradients, optimizer->clip_norm, optimizer->clip);
@@ -69,30 +99,6 @@ void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct s
         if (optimizer->after_max_norm.average || optimizer->after_max_norm.rounded)
             ops->update(device->ops_context, count, &optimizer->after_max_norm, step, guard);
     }
-    device_range_end(device);
-    device_lap(device, PART_OPTIMIZER);
-}
-
-bool optimizer_divides(const struct optimizer *optimizer) {
-    return !optimizer->clip && optimizer->max_norm == 0;
-}
-
-static void *element_of(const void *memory, size_t index, enum gemm_dtype dtype) {
-    return memory ? (char *)memory + index * dtype_size(dtype) : NULL;
-}
-
-void optimizer_step_part(struct optimizer *optimizer, struct mlp *mlp, size_t first, size_t count,
-                         const struct step_scalars *step, const struct tally *guard) {
-    struct device *device = &mlp->compute->device;
-    struct update part = optimizer->update;
-    part.weights = element_of(part.weights, first, mlp->dtype);
-    part.grad = element_of(part.grad, first, mlp->dtype);
-    part.moment1 = element_of(part.moment1, first, mlp->dtype);
-    part.moment2 = element_of(part.moment2, first, mlp->dtype);
-    part.average = element_of(part.average, first, mlp->dtype);
-    part.rounded = element_of(part.rounded, first, mlp->activation_dtype);
-    device_range_begin(device, "update");
-    mlp->ops->update(device->ops_context, count, &part, step, guard);
     device_range_end(device);
     device_lap(device, PART_OPTIMIZER);
 }

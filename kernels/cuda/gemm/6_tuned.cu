@@ -13,7 +13,11 @@
 #include <cublas_v2.h>
 #include <stdlib.h>
 
+extern "C" {
+#include "kernels/ops.h"
+}
 #include "kernels/cuda/gemm/gemm.cuh"
+#include "kernels/cuda/tensor/bf16_gradient.cuh"
 
 extern "C" const struct gemm_backend gemm_cublas;
 
@@ -81,7 +85,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, SMALL, TENSOR, BF16X6, BF16, LIBRARY };
+enum kernel { NARROW, GRADIENT, SMALL, TENSOR, BF16X6, BF16, LIBRARY };
 
 static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
@@ -108,6 +112,8 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
     const bool six = by_six_products(context, call);
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
+    if (context->bf16.open && context->tensor_cores == TENSOR_AUTO && bf16_gradient_takes(call))
+        return GRADIENT;
     if (bf16) return BF16;
     if (six) return BF16X6;
     if (small_takes(call)) return SMALL;
@@ -127,6 +133,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     const enum kernel kernel = choose(context, call, launcher);
     if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
+    if (kernel == GRADIENT) bf16_gradient_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
     if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
@@ -143,6 +150,23 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
         void *library = library_of(context);
         return library ? gemm_cublas.gemm(library, call) : GEMM_FAILED;
     }
+    return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+}
+
+static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
+                               const struct weight_update *update) {
+    tuned_context *context = (tuned_context *)opaque;
+    cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    return choose(context, call, launcher) == GRADIENT && bf16_gradient_updates(call, update);
+}
+
+static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *call,
+                                          const struct weight_update *update) {
+    tuned_context *context = (tuned_context *)opaque;
+    cudaStream_t stream = update->stream ? (cudaStream_t)update->stream : context->stream;
+    cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
+    if (!tuned_fuses_update(opaque, call, update)) return GEMM_UNSUPPORTED;
+    bf16_gradient_gemm(call, update, launcher);
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
@@ -204,4 +228,6 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .nearest = &cuda_nearest,
     .gemm_batch = tuned_gemm_batch,
     .light_multiplications = SMALL_MULTIPLICATIONS,
+    .fuses_update = tuned_fuses_update,
+    .gemm_update = tuned_gemm_update,
 };

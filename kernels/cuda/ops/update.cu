@@ -5,23 +5,9 @@
               each, 0.46 GB: 0.15 ms at 3 TB/s. Small networks: the launch (2 us). */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
-#include "kernels/real.h"
+#include "kernels/cuda/ops/update_rule.cuh"
 
 static const unsigned THREADS = 256;
-
-/* The constants of a rule in the type of the arithmetic. Those of a step are in device memory. */
-template <typename R> struct rule {
-    bool nesterov;
-    R momentum, decay, beta1, beta2, rest1, rest2, epsilon;
-    const double *clip;
-    double decay_exact; /* adamw multiplies it by the learning rate */
-
-    explicit rule(const struct update &update)
-        : nesterov(update.nesterov), momentum((R)update.momentum), decay((R)update.weight_decay),
-          beta1((R)update.beta1), beta2((R)update.beta2), rest1((R)(1 - update.beta1)),
-          rest2((R)(1 - update.beta2)), epsilon((R)update.epsilon), clip(update.clip),
-          decay_exact(update.weight_decay) {}
-};
 
 /* The arrays; all except the weights may be NULL. */
 template <typename T> struct arrays {
@@ -44,14 +30,12 @@ template <typename T> struct arrays {
 
 template <typename T, enum update_method METHOD, int WIDE>
 __global__ void __launch_bounds__(THREADS)
-    update_kernel(size_t count, rule<real<T>> rule, arrays<T> at, const struct step_scalars *step,
+    update_kernel(size_t count, update_rule<real<T>> rule, arrays<T> at, const struct step_scalars *step,
                   const struct tally *guard) {
     typedef real<T> R;
     if (guard->bad_step) return;
     constexpr bool adam = WITH_SECOND_MOMENT >> METHOD & 1;
-    const R rate = R(adam ? step->adam_rate : step->learning_rate), root = R(step->adam_root),
-            average_decay = R(step->average_decay), clip = rule.clip ? R(*rule.clip) : R(1),
-            shrink = R(step->learning_rate * rule.decay_exact);
+    const update_rates<R> rates(METHOD, rule, step);
     for (size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * WIDE; i < count;
          i += (size_t)gridDim.x * THREADS * WIDE) {
         pack<R, WIDE> w = pack_at<WIDE>(at.weights + i), g = {}, m = {}, v = {};
@@ -59,25 +43,8 @@ __global__ void __launch_bounds__(THREADS)
         if (METHOD != UPDATE_NONE && at.moment1) m = pack_at<WIDE>(at.moment1 + i);
         if (adam) v = pack_at<WIDE>(at.moment2 + i);
 #pragma unroll
-        for (int e = 0; e < WIDE; e++) {
-            R d = clip * g.value[e];
-            if (METHOD == UPDATE_ADAMW) {
-                w.value[e] -= shrink * w.value[e];
-            } else {
-                d += rule.decay * w.value[e];
-            }
-            if (adam) {
-                m.value[e] = rule.beta1 * m.value[e] + rule.rest1 * d;
-                v.value[e] = rule.beta2 * v.value[e] + rule.rest2 * d * d;
-                w.value[e] -= rate * m.value[e] / (root * SQRT(v.value[e]) + rule.epsilon);
-            } else if (METHOD == UPDATE_SGD) {
-                if (at.moment1) {
-                    m.value[e] = rule.momentum * m.value[e] + d;
-                    d = rule.nesterov ? d + rule.momentum * m.value[e] : m.value[e];
-                }
-                w.value[e] -= rate * d;
-            }
-        }
+        for (int e = 0; e < WIDE; e++)
+            update_parameter<METHOD>(rule, rates, g.value[e], w.value[e], m.value[e], v.value[e]);
         if (METHOD != UPDATE_NONE) pack_at<WIDE>(at.weights + i) = w;
         if (METHOD != UPDATE_NONE && at.moment1) pack_at<WIDE>(at.moment1 + i) = m;
         if (adam) pack_at<WIDE>(at.moment2 + i) = v;
@@ -85,7 +52,7 @@ __global__ void __launch_bounds__(THREADS)
             pack<R, WIDE> average = pack_at<WIDE>(at.average + i);
 #pragma unroll
             for (int e = 0; e < WIDE; e++)
-                average.value[e] = w.value[e] + average_decay * (average.value[e] - w.value[e]);
+                average.value[e] = w.value[e] + rates.average_decay * (average.value[e] - w.value[e]);
             pack_at<WIDE>(at.average + i) = average;
         }
         if (at.rounded) {
@@ -101,7 +68,7 @@ template <typename T, enum update_method METHOD>
 static void launch(cuda_ops_context *context, size_t count, const struct update &update,
                    const struct step_scalars *step, const struct tally *guard) {
     constexpr int WIDE = WIDEST<real<T>>;
-    const rule<real<T>> rule(update);
+    const update_rule<real<T>> rule(update);
     const arrays<T> at(update);
     if (at.fit(count, WIDE)) {
         update_kernel<T, METHOD, WIDE><<<cuda_grid_for(count, THREADS * WIDE), THREADS, 0, context->stream>>>(

@@ -1,0 +1,18 @@
+/* Weight gradients of bfloat16 operands in short batches, with or without the update of the weights
+   (gemm_update of kernels/gemm.h): the same sums. Needs compute capability 9.0. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_GRADIENT_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_BF16_GRADIENT_CUH
+
+#include "kernels/cuda/launch.cuh"
+
+/* Is this such a product, and faster here than in cuBLAS? */
+bool bf16_gradient_takes(const struct gemm_call *call);
+
+/* Can it do this update? */
+bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update);
+
+/* For calls that it takes. update NULL: C is stored. */
+void bf16_gradient_gemm(const struct gemm_call *call, const struct weight_update *update,
+                        cuda_launcher &launcher);
+
+#endif

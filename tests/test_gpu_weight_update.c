@@ -1,0 +1,398 @@
+/* Weight gradients of cuda-tuned that update the weights themselves (gemm_update in kernels/gemm.h): the bits
+   of the gradient and the update apart, C unwritten. */
+#include "tests/gpu.h"
+#include "tests/lockstep.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/backend/verify.h"
+#include "src/base/rng.h"
+
+static const struct update rules[] = {
+    {.method = UPDATE_SGD},
+    {.method = UPDATE_SGD, .weight_decay = 0.01},
+    {.method = UPDATE_SGD, .momentum = 0.9, .weight_decay = 0.01},
+    {.method = UPDATE_SGD, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
+    {.method = UPDATE_ADAM, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-3, .weight_decay = 0.1},
+    {.method = UPDATE_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1},
+};
+enum { RULES = sizeof rules / sizeof *rules };
+
+/* --- one call --- */
+
+/* The matrices of a call, in device memory. */
+struct matrices {
+    void *a, *b, *c, *array[3], *rounded; /* array: weights, moments */
+    struct step_scalars *step;
+    struct tally *guard;
+};
+
+static void *upload(struct compute *compute, const void *values, size_t bytes) {
+    struct device *device = &compute->device;
+    void *memory = device->driver->alloc(device, bytes);
+    assert_non_null(memory);
+    device->driver->upload(device, memory, values, bytes);
+    assert_status(device->driver->synchronize(device), STATUS_OK);
+    return memory;
+}
+
+/* Random numbers, or small integers, whose sums are exact in any order. */
+static void *random_matrix(struct compute *compute, enum gemm_dtype dtype, size_t count, bool integers,
+                           double least, uint32_t substream) {
+    struct rng rng = rng_open(11, RNG_TEST, substream);
+    void *values = malloc(count * dtype_size(dtype));
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i++)
+        dtype_set(dtype, values, i,
+                  integers ? (double)rng_below(&rng, 7) - 3 : least + (1 - least) * rng_uniform(&rng));
+    void *memory = upload(compute, values, count * dtype_size(dtype));
+    free(values);
+    return memory;
+}
+
+static struct matrices open_matrices(struct compute *compute, const struct gemm_call *call, bool integers,
+                                     uint64_t bad_step) {
+    const size_t elements = call->m * call->ldc;
+    const struct step_scalars step = {.learning_rate = 0.05, .adam_rate = 0.07, .adam_root = 1.5};
+    const struct tally guard = {.bad_step = bad_step};
+    struct matrices all = {
+        .a = random_matrix(compute, GEMM_BF16, call->k * call->lda, integers, -1, 1),
+        .b = random_matrix(compute, GEMM_BF16, call->k * call->ldb, integers, -1, 2),
+        .c = random_matrix(compute, GEMM_F32, elements, false, -1, 3),
+        .rounded = random_matrix(compute, GEMM_BF16, elements, false, -1, 4),
+        .step = upload(compute, &step, sizeof step),
+        .guard = upload(compute, &guard, sizeof guard),
+    };
+    for (uint32_t i = 0; i < 3; i++)
+        all.array[i] = random_matrix(compute, GEMM_F32, elements, false, i == 2 ? 0 : -1, 5 + i);
+    return all;
+}
+
+static void close_matrices(struct compute *compute, struct matrices *all) {
+    void *const memory[] = {all->a,        all->b,       all->c,    all->array[0], all->array[1],
+                            all->array[2], all->rounded, all->step, all->guard};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        compute->device.driver->free(&compute->device, memory[i]);
+}
+
+static struct update rule_on(const struct matrices *all, const struct update *rule) {
+    struct update update = *rule;
+    update.weights = all->array[0];
+    update.grad = all->c;
+    update.moment1 = uses_second_moment(rule->method) || rule->momentum > 0 ? all->array[1] : NULL;
+    update.moment2 = uses_second_moment(rule->method) ? all->array[2] : NULL;
+    update.rounded = all->rounded;
+    return update;
+}
+
+static struct gemm_call call_on(const struct gemm_call *call, const struct matrices *all) {
+    struct gemm_call on = *call;
+    on.a = all->a;
+    on.b = all->b;
+    on.c = all->c;
+    return on;
+}
+
+static void assert_same(struct compute *compute, const void *x, const void *y, size_t bytes,
+                        const char *what) {
+    struct device *device = &compute->device;
+    unsigned char *copies[2] = {malloc(bytes), malloc(bytes)};
+    assert_true(copies[0] && copies[1]);
+    device->driver->download(device, copies[0], x, bytes);
+    device->driver->download(device, copies[1], y, bytes);
+    assert_status(device->driver->synchronize(device), STATUS_OK);
+    for (size_t i = 0; i < bytes; i++)
+        if (copies[0][i] != copies[1][i]) fail_msg("%s differ from byte %zu on", what, i);
+    free(copies[0]);
+    free(copies[1]);
+}
+
+/* A call with the update against the gradient and the update apart. After a bad step neither changes
+   anything. */
+static void check_call(struct compute *compute, const struct gemm_call *shape, const struct update *rule,
+                       bool integers, uint64_t bad_step) {
+    static const char *const names[] = {"weights", "first moments", "second moments"};
+    const size_t elements = shape->m * shape->ldc;
+    struct matrices fused = open_matrices(compute, shape, integers, bad_step),
+                    apart = open_matrices(compute, shape, integers, bad_step),
+                    before = open_matrices(compute, shape, integers, bad_step);
+    const struct weight_update update = {rule_on(&fused, rule), fused.step, fused.guard, NULL};
+    const struct update after = rule_on(&apart, rule);
+    struct gemm_call call = call_on(shape, &fused);
+    const struct ops *ops = compute->device.driver->ops(&compute->device, GEMM_BF16);
+    bool updated;
+    assert_true(compute_fuses_update(compute, &call, &update));
+    assert_status(compute_gemm_update(compute, &call, &update, &updated), STATUS_OK);
+    assert_true(updated);
+    call = call_on(shape, &apart);
+    assert_status(compute_gemm(compute, &call), STATUS_OK);
+    ops->update(compute->device.ops_context, elements, &after, apart.step, apart.guard);
+    const struct matrices *const want = bad_step ? &before : &apart;
+    for (int i = 0; i < 3; i++)
+        assert_same(compute, fused.array[i], want->array[i], elements * sizeof(float), names[i]);
+    assert_same(compute, fused.rounded, want->rounded, elements * 2, "rounded weights");
+    assert_same(compute, fused.c, before.c, elements * sizeof(float), "gradients, which it does not write,");
+    close_matrices(compute, &fused);
+    close_matrices(compute, &apart);
+    close_matrices(compute, &before);
+}
+
+static struct gemm_call shape_of(size_t m, size_t n, size_t k) {
+    return (struct gemm_call){.dtype = GEMM_BF16,
+                              .c_f32 = true,
+                              .op = GEMM_TN,
+                              .m = m,
+                              .n = n,
+                              .k = k,
+                              .alpha = 1,
+                              .lda = m,
+                              .ldb = n,
+                              .ldc = n};
+}
+
+/* Is this a GPU whose products update weights? */
+static bool updates(struct compute *compute) {
+    const struct gemm_call call = shape_of(128, 128, 128);
+    const struct weight_update update = {.rule = {.weights = (void *)256, .rounded = (void *)256}};
+    return compute_fuses_update(compute, &call, &update);
+}
+
+static void open_updates(struct compute *compute) {
+    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .precision = GEMM_MIXED_BF16});
+    if (updates(compute)) return;
+    compute_close(compute);
+    print_message("skipped: this GPU is not of compute capability 9.0\n");
+    skip();
+}
+
+/* The product alone: any shape and kind of values, the same bits every time. */
+static void the_product_is_right(void **state) {
+    (void)state;
+    static const size_t shapes[][4] = {
+        {64, 64, 64, 0}, {304, 264, 128, 8}, {784, 504, 100, 0}, {72, 80, 127, 8}};
+    struct compute compute;
+    open_updates(&compute);
+    for (size_t i = 0; i < 4 * VERIFY_VALUES; i++) {
+        const struct verify_case test = {.dtype = GEMM_BF16,
+                                         .c_f32 = true,
+                                         .op = GEMM_TN,
+                                         .m = shapes[i % 4][0],
+                                         .n = shapes[i % 4][1],
+                                         .k = shapes[i % 4][2],
+                                         .pad = shapes[i % 4][3],
+                                         .alpha = i % 3 ? 1 : -0.5,
+                                         .twice = true,
+                                         .integers = i / 4 == VERIFY_ORDINARY && i % 2,
+                                         .values = (enum verify_values)(i / 4),
+                                         .seed = i};
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
+/* Edges, several tiles of a block; each rule on each shape. */
+static void the_bits_of_gradient_and_update(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{64, 64, 64},     {128, 128, 128}, {784, 504, 128}, {200, 136, 100},
+                                       {2504, 2000, 96}, {304, 328, 125}, {72, 264, 80},   {72, 72, 65},
+                                       {784, 2504, 128}, {1000, 72, 120}};
+    const size_t count = sizeof shapes / sizeof *shapes;
+    struct compute compute;
+    open_updates(&compute);
+    for (size_t i = 0; i < count * RULES; i += support_stride() < 7 ? support_stride() : 7) {
+        struct gemm_call call = shape_of(shapes[i % count][0], shapes[i % count][1], shapes[i % count][2]);
+        call.alpha = i % 4 == 3 ? 0.5 : 1;
+        check_call(&compute, &call, &rules[i / count], i % 2, i % 5 == 4);
+    }
+    compute_close(&compute);
+}
+
+/* What it leaves to gemm and the op. */
+static void other_calls_are_refused(void **state) {
+    (void)state;
+    struct compute compute;
+    double clip;
+    open_updates(&compute);
+    const struct gemm_call good = shape_of(128, 128, 128);
+    struct matrices all = open_matrices(&compute, &good, true, 0);
+    const struct weight_update update = {rule_on(&all, &rules[5]), all.step, all.guard, NULL};
+    for (int i = 0; i < 17; i++) {
+        struct gemm_call call = call_on(&good, &all);
+        struct weight_update other = update;
+        if (i == 1) other.rule.weights = (char *)all.array[0] + 4;
+        if (i == 2) other.rule.moment2 = (char *)all.array[2] + 8;
+        if (i == 3) other.rule.rounded = (char *)all.rounded + 4;
+        if (i == 4) other.rule.rounded = NULL;
+        if (i == 5) other.rule.average = all.c;
+        if (i == 6) other.rule.clip = &clip;
+        if (i == 7) other.rule.method = UPDATE_NONE;
+        if (i == 8) call.op = GEMM_NN;
+        if (i == 9) call.c_f32 = false;
+        if (i == 10) call.beta = 0.5;
+        if (i == 11) call.ldc = 130;
+        if (i == 12) call.ldb = 132;
+        if (i == 13) call.k = 48;
+        if (i == 15) call.m = 124;
+        if (i == 16) call.n = 132;
+        if (i == 14) call.a = (char *)all.a + 8;
+        assert_int_equal(compute_fuses_update(&compute, &call, &other), i == 0);
+    }
+    close_matrices(&compute, &all);
+    compute_close(&compute);
+}
+
+/* --- training --- */
+
+static void open_training(struct bench *bench, const char *settings, const char *more,
+                          const struct checkpoint *resume) {
+    char all[512];
+    snprintf(all, sizeof all, "backend=cuda-tuned precision=bf16 layers=784-200-136-10 batch-size=128 %s %s",
+             settings, more);
+    bench_open(bench, all, resume);
+    if (updates(&bench->compute)) return;
+    bench_close(bench);
+    print_message("skipped: this GPU is not of compute capability 9.0\n");
+    skip();
+}
+
+/* The parameters and the state of the optimiser. The caller frees them. */
+static double *trained(struct bench *bench, size_t *bytes) {
+    double *state = lockstep_state(&bench->trainer);
+    assert_non_null(state);
+    *bytes = lockstep_state_count(&bench->trainer) * sizeof *state;
+    return state;
+}
+
+static const char *const recipes[] = {"", "momentum=0.9 nesterov=on weight-decay=0.001",
+                                      "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2",
+                                      "optimizer=adam lr=0.001"};
+
+/* Engines eager and graph, and audits, for which gradients are stored. */
+static void every_engine_has_the_same_bits(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=graph", "engine=eager audit=off", "engine=eager audit=all"};
+    gpu_needed();
+    for (size_t r = 0; r < 4; r += support_every(2)) {
+        double *ends[3];
+        size_t bytes = 0;
+        for (int way = 0; way < 3; way++) {
+            struct bench bench;
+            struct run_summary summary;
+            char more[128];
+            snprintf(more, sizeof more, "epochs=1 %s", ways[way]);
+            open_training(&bench, recipes[r], more, NULL);
+            assert_status(bench_run(&bench, &summary), STATUS_OK);
+            ends[way] = trained(&bench, &bytes);
+            bench_close(&bench);
+        }
+        for (int way = 1; way < 3; way++) assert_memory_equal(ends[0], ends[way], bytes);
+        for (int way = 0; way < 3; way++) free(ends[way]);
+    }
+}
+
+static void resumed_training_has_the_same_bits(void **state) {
+    (void)state;
+    char path[256], more[300];
+    gpu_needed();
+    snprintf(path, sizeof path, "%s", support_path("updated.safetensors"));
+    for (size_t r = 0; r < 4; r += support_every(2)) {
+        struct bench whole, first, second;
+        struct run_summary summary;
+        struct checkpoint checkpoint;
+        size_t bytes;
+        open_training(&whole, recipes[r], "epochs=3 engine=graph", NULL);
+        assert_status(bench_run(&whole, &summary), STATUS_OK);
+        snprintf(more, sizeof more, "epochs=3 engine=eager save=%s", path);
+        open_training(&first, recipes[r], more, NULL);
+        first.stop_after = 27; /* of 20 steps an epoch */
+        assert_status(bench_run(&first, &summary), STATUS_INTERRUPTED);
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        open_training(&second, recipes[r], "epochs=3 engine=graph", &checkpoint);
+        checkpoint_close(&checkpoint);
+        assert_status(bench_run(&second, &summary), STATUS_OK);
+        double *a = trained(&whole, &bytes), *b = trained(&second, &bytes);
+        assert_memory_equal(a, b, bytes);
+        free(a);
+        free(b);
+        bench_close(&whole);
+        bench_close(&first);
+        bench_close(&second);
+    }
+}
+
+/* Each step from the same state as in float32. */
+static void steps_are_near_float32(void **state) {
+    (void)state;
+    const struct lockstep_bound bound = lockstep_rounded(0x1p-8);
+    gpu_needed();
+    for (size_t r = 0; r < 2; r++) {
+        struct bench rounded, exact;
+        char recipe[256], settings[512];
+        snprintf(recipe, sizeof recipe, "layers=784-200-136-10 batch-size=128 epochs=1 %s", recipes[r]);
+        open_training(&rounded, recipes[r], "epochs=1 engine=eager audit=off", NULL);
+        snprintf(settings, sizeof settings, "backend=cublas engine=eager %s", recipe);
+        bench_open(&exact, settings, NULL);
+        const struct lockstep_seen seen = lockstep_check(&exact, &rounded, recipe, &bound);
+        lockstep_print(&seen);
+        bench_close(&rounded);
+        bench_close(&exact);
+    }
+}
+
+/* Whether the products of the hidden layers updated the weights in the last step. */
+static void only_where_no_gradient_is_needed(void **state) {
+    (void)state;
+    static const struct {
+        const char *recipe;
+        bool updated;
+    } cases[] = {{"", true},
+                 {"optimizer=adamw lr=0.001", true},
+                 {"clip-norm=1", false},
+                 {"max-norm=2", false},
+                 {"ema-decay=0.9", false},
+                 {"adversarial=0.1", false},
+                 {"audit=all", false}};
+    gpu_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench bench;
+        struct run_summary summary;
+        open_training(&bench, cases[i].recipe, "epochs=1 engine=eager", NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
+        if (cases[i].updated) { /* an audit may have been due in the last step */
+            size_t one = 1;
+            bench.trainer.audit.mode = AUDIT_OFF;
+            trainer_begin_epoch(&bench.trainer);
+            assert_status(engine_eager.run(&bench.trainer, 0, &one), STATUS_OK);
+        }
+        for (size_t l = 0; l < 3; l++)
+            assert_int_equal(bench.trainer.mlp.layer[l].updated, cases[i].updated && l < 2);
+        bench_close(&bench);
+    }
+}
+
+/* A loss that is not finite leaves the weights before that step. */
+static void a_bad_step_changes_no_weight(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    gpu_needed();
+    open_training(&bench, "lr=1e3 weight-decay=100", "epochs=9 engine=graph", NULL);
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(), "the loss is not finite at epoch ");
+    bench_close(&bench);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_product_is_right),
+        cmocka_unit_test(the_bits_of_gradient_and_update),
+        cmocka_unit_test(other_calls_are_refused),
+        cmocka_unit_test(every_engine_has_the_same_bits),
+        cmocka_unit_test(resumed_training_has_the_same_bits),
+        cmocka_unit_test(steps_are_near_float32),
+        cmocka_unit_test(only_where_no_gradient_is_needed),
+        cmocka_unit_test(a_bad_step_changes_no_weight),
+    };
+    return cmocka_run_group_tests_name("gpu weight update", tests, NULL, NULL);
+}
