@@ -134,6 +134,7 @@ gemm_peers() {
 gpu_peers() {
     [[ " ${names[*]} " == *" peers-gpu "* ]] || return 0
     echo "  peers-gpu"
+    rm -f "$logs/peers-gpu.log"
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --out "$logs/peers-gpu.log" >"$logs/peers-gpu.txt"
 }
 
@@ -141,6 +142,7 @@ gpu_peers() {
 gpu_peers_large() {
     [[ " ${names[*]} " == *" peers-gpu-large "* ]] || return 0
     echo "  peers-gpu-large"
+    rm -f "$logs/peers-gpu-large.log"
     "${PYTHON:-python3}" tests/bench/gpu_peers.py --train "$train" --rounds "${ROUNDS:-2}" --epochs 7 --nets large \
         --peers 'PyTorch graph' 'JAX scan' 'ours, graph' --out "$logs/peers-gpu-large.log" >"$logs/peers-gpu-large.txt"
 }
@@ -218,7 +220,7 @@ measure() {
     record
     ciresan
     evening
-    run compare-validation compare $validation --backends all
+    run compare-validation compare $validation --backends all ${gpu:+--limit-seconds 5}
     if [ -n "$gpu" ]; then
         run compare-validation-host compare $validation --backends cuda-naive,cuda-coalesced,cuda-shmem,cuda-tuned,cublas,openblas \
             --residency host --pin off,on --repeat 1

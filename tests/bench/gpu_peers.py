@@ -14,7 +14,8 @@ NET is WIDTHS[@BATCH][:f32|tf32|bf16]: 784-128-10 (batch 128, float32), 784-2048
 
 All programs have the data on the GPU. Only ours shuffles; PyTorch and JAX take the batches in file order, which is fastest for them.
 Each candidate runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, minima and maxima
-are over rounds. A candidate that cannot run is left out, with the reason. Nothing is installed.
+are over rounds. A candidate that cannot run is left out, with the reason. What the log already has is not measured again: a run that was
+interrupted goes on. Nothing is installed.
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 
@@ -157,12 +158,22 @@ PEERS = {'PyTorch eager': lambda args: torch_peer(args, False), 'PyTorch graph':
          'ours, fused': lambda args: ours(args, 'fused'), 'ours, graph': lambda args: ours(args, 'graph')}
 
 
+def measured(path):
+    """What a run that was interrupted has written: lists of results by (network, peer)."""
+    results = {}
+    if path and os.path.exists(path):
+        with open(path) as log:
+            for row in map(json.loads, log):
+                results.setdefault((row['net'], row['peer']), []).append(row)
+    return results
+
+
 def table(args):
-    results, left_out = {}, {}
+    results, left_out = measured(args.out), {}
     for round_ in range(args.rounds):
         for net in LARGE if args.nets == 'large' else args.nets.split(','):
             for name in args.peers:
-                if (net, name) in left_out:
+                if (net, name) in left_out or len(results.get((net, name), [])) > round_:
                     continue
                 done = subprocess.run([sys.executable, __file__, '--peer', name, '--net', net, '--data', args.data, '--train', args.train,
                                        '--epochs', str(args.epochs)], capture_output=True, text=True)
