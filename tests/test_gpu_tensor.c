@@ -1,6 +1,7 @@
-/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): right for every shape, the same bits every time
-   (its errors: test_gpu_tensor_errors.c). On other GPUs than those of compute capability 9.0 the option of
-   the backend has no effect, and these tests check its other kernels. */
+/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): the planes that it keeps between calls, and the
+   choice of the kernel (shapes: test_gpu_tensor_shapes.c; errors: test_gpu_tensor_errors.c). On other GPUs
+   than those of compute capability 9.0 the option of the backend has no effect, and these tests check its
+   other kernels. */
 #include "tests/gpu.h"
 
 #include <math.h>
@@ -11,74 +12,6 @@
 
 static void open_tensor(struct compute *compute, const char *option) {
     gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .options = option});
-}
-
-/* --- shapes --- */
-
-static void check_list(const char *option) {
-    struct compute compute;
-    open_tensor(&compute, option);
-    for (size_t i = 0; i < verify_case_count(); i += 5 * support_stride()) {
-        const struct verify_case test = verify_case_at(i);
-        if (test.dtype == GEMM_F32) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
-    }
-    compute_close(&compute);
-}
-
-static void the_list_is_right(void **state) {
-    (void)state;
-    check_list("tensor=always");
-}
-
-static void the_list_is_right_by_six_products(void **state) {
-    (void)state;
-    check_list("tensor=bf16x6");
-}
-
-/* Several tiles, clusters and bands, which the list is too small for, with everything that a call
-   can have. */
-static void check_shapes(const char *option, const size_t (*shapes)[3]) {
-    struct compute compute;
-    open_tensor(&compute, option);
-    for (size_t i = 0; i < 4 * 3 * VERIFY_VALUES; i += support_stride() < 23 ? support_stride() : 23) {
-        const size_t *const shape = shapes[i % 4];
-        const enum gemm_op op = (enum gemm_op)(i / 4 % 3);
-        struct verify_case test = {.op = op,
-                                   .m = shape[0],
-                                   .n = shape[1],
-                                   .k = shape[2],
-                                   .pad = i % 7 ? i % 2 * 4 : 3,
-                                   .alpha = i % 5 ? 1 : -0.5,
-                                   .beta = i % 3 ? 0 : 0.5,
-                                   .integers = i % 2,
-                                   .twice = true,
-                                   .values = (enum verify_values)(i / 12),
-                                   .seed = i};
-        if (test.values != VERIFY_ORDINARY) test.integers = false;
-        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
-        if (op == GEMM_TN || test.values == VERIFY_SPECIAL) continue;
-        test.beta = 0;
-        test.integers = false;
-        test.epilogue = op == GEMM_NN;
-        test.backward = op == GEMM_NT;
-        test.activation = (enum activation)(i % ACTIVATION_COUNT);
-        test.keeps_pre = test.epilogue && activation_needs_input(test.activation);
-        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
-    }
-    compute_close(&compute);
-}
-
-static void large_shapes_are_right(void **state) {
-    (void)state;
-    check_shapes("tensor=always",
-                 (const size_t[][3]){{1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}});
-}
-
-/* One part of k, two, five and eight; rows of one tile and of several. */
-static void medium_shapes_are_right_by_six_products(void **state) {
-    (void)state;
-    check_shapes("tensor=bf16x6",
-                 (const size_t[][3]){{1028, 520, 1100}, {384, 1044, 300}, {96, 776, 2500}, {128, 1000, 784}});
 }
 
 static double gauss(struct rng *rng) {
@@ -389,10 +322,6 @@ static void the_option_chooses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_list_is_right),
-        cmocka_unit_test(the_list_is_right_by_six_products),
-        cmocka_unit_test(large_shapes_are_right),
-        cmocka_unit_test(medium_shapes_are_right_by_six_products),
         cmocka_unit_test(unchanged_operands_are_split_once),
         cmocka_unit_test(planes_are_written_with_c),
         cmocka_unit_test(narrow_products_write_planes),

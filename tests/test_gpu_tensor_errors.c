@@ -187,13 +187,14 @@ static void errors_of(const struct problem *problem, enum family family, struct 
 
 /* Neither the root mean square of the errors nor the largest is above that of SGEMM. Where all terms are
    positive, they are bounded. In the weight gradient of digits some pixels are 0 in almost all images: of the
-   few terms of their sums, the 22 bits of the planes show (docs/tensor-cores.md). */
+   few terms of their sums, the 22 bits of the planes show (docs/tensor-cores.md). A product of 128 rows has
+   only 4 checked rows, few samples, so that the largest error of either method varies: up to 2 units pass. */
 static bool is_right(enum family family, size_t product, const struct errors *own,
                      const struct errors *sgemm) {
     if (family == POSITIVE) return own->most <= 16 && fabs(own->bias) <= 4;
     if (family == PIXELS && products[product].op == GEMM_TN && !products[product].six)
         return own->rms <= 0.5 && own->most <= 5;
-    const double most = products[product].six ? fmax(sgemm->most, 2) : sgemm->most; /* of few samples */
+    const double most = products[product].m == 128 ? fmax(sgemm->most, 2) : sgemm->most;
     return own->rms <= sgemm->rms && own->most <= most;
 }
 

@@ -143,6 +143,7 @@ enum status plugin_check(const char *path, const struct gemm_plugin *found, stru
     memcpy(backend, found->backend,
            found->backend_size < sizeof *backend ? found->backend_size : sizeof *backend);
     backend->fuses_update = NULL;
+    backend->gemm_update = NULL;
     status = check_slots(path, backend);
     return status ? status : check_options(path, backend);
 }

@@ -7,7 +7,8 @@
 
 /* --- arenas --- */
 
-/* Weights begin at a page, as in memory of their own: rows of 2^n bytes are then whole cache lines. */
+/* Weights begin at a multiple of 4096 bytes from the start of their arena. If the arena itself begins at one,
+   rows of 2^n bytes are whole cache lines. */
 enum { ALIGNMENT = 64, WEIGHT_ALIGNMENT = 4096 };
 
 /* A bump allocator. With base NULL it only counts bytes. */

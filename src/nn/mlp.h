@@ -53,10 +53,11 @@ struct mlp {
        first. */
     enum status (*on_gradients)(void *self, size_t layer);
     void *on_gradients_self;
-    /* (optional) The update of the parameter arena that follows mlp_backward: products may do their part of
-       it themselves. */
+    /* (optional) The update of the parameter arena that follows mlp_backward: weight gradients may update
+       their weights themselves, and are then not stored. So each step has one backward pass, with beta 0,
+       nobody else reads the gradients, and on_gradients is NULL. */
     const struct weight_update *update;
-    bool updates_overlap; /* these products may overlap with one another (aside_begin in device.h) */
+    bool updates_overlap; /* the updating weight gradients of layers may overlap (aside_begin in device.h) */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
     void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */

@@ -154,7 +154,7 @@ static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const 
     return STATUS_OK;
 }
 
-/* Of the parameters' update, that of the weights of layer l. */
+/* The part of mlp->update that is for the weights of layer l. */
 static struct weight_update update_of(const struct mlp *mlp, size_t l) {
     struct weight_update update = *mlp->update;
     update.rule = mlp_update_from(mlp, &update.rule, mlp_first_weight(mlp, l));
@@ -182,8 +182,9 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     return input_gradient(mlp, l, rows, step, beta, !mlp->layer[l].updated || *from_gemm, from_gemm);
 }
 
-/* The weight gradients that update the weights, after the last use of these. None fills a GPU from its start
-   to its end: those of every second layer run aside, if there is something to overlap with. */
+/* Issues the weight gradients that update their weights, after all products that read these weights. None of
+   them fills a GPU from its start to its end: those of every second layer run on a second stream, if they may
+   overlap. */
 static enum status update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
     struct device *device = &mlp->compute->device;
     enum status status = STATUS_OK;

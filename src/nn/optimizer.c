@@ -68,7 +68,7 @@ void optimizer_step_part(struct optimizer *optimizer, struct mlp *mlp, size_t fi
     device_lap(device, PART_OPTIMIZER);
 }
 
-/* All but the weights that products have updated. */
+/* Updates all parameters except the weights that their weight gradients have already updated. */
 static void update_rest(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
                         const struct tally *guard) {
     size_t first = 0;

@@ -22,7 +22,7 @@ template <typename R> struct update_rule {
           clip(update.clip), decay_exact(update.weight_decay) {}
 };
 
-/* Those of a step, which are in device memory. */
+/* The constants of one step, read from its scalars in device memory. */
 template <typename R> struct update_rates {
     R rate, root, average_decay, clip, shrink;
 

@@ -5,7 +5,8 @@
 
 #include "kernels/cuda/launch.cuh"
 
-/* Is this such a product, and faster here than in cuBLAS? */
+/* Is this such a product? Without the update cuBLAS can be faster (2504 x 2000 x 128: 10.9 us, here 14.0). It
+   is taken nevertheless, so that a gradient has the same bits with the update and without. */
 bool bf16_gradient_takes(const struct gemm_call *call);
 
 /* Can it do this update? */

@@ -56,7 +56,8 @@ bool bf16x6_pays(const struct gemm_call *call) {
 
 /* --- a call --- */
 
-/* Parts of k for the fewest cycles, as estimated, of the busiest SM. */
+/* The parts of k for which the busiest SM is estimated to take the fewest cycles. The cycles were fitted to
+   the measurements of docs/tensor-cores.md. */
 static unsigned parts_of(const struct bf16x6_workspace *workspace, const struct gemm_call *call) {
     const unsigned stage = 1600, start = 2500, exchange = 2000, share = 4000; /* cycles */
     const size_t tiles = row_tiles(call) * blocks_for(call->n, BF16X6_COLUMNS);

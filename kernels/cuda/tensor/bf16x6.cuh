@@ -1,6 +1,7 @@
 /* float32 GEMM by six bf16 products on the tensor cores, for medium batches: docs/tensor-cores.md. It keeps
-   nothing between calls: operands are split into three bf16 planes on the way to the tensor cores. Compute
-   capability 9.0 alone. */
+   nothing between calls: operands are split into three bf16 planes on the way to the tensor cores. For few
+   tiles of C it splits k over a cluster (split-K): each thread block of the cluster sums one part of k. It
+   needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_CUH
 

@@ -96,7 +96,7 @@ static __device__ void put_planes(char *at, const float (&x)[8]) {
 /* The planes of a tile with k along its columns, two boxes of 64 of k and 32 columns: a line for each k, in
    the order of k of A. A warpgroup. */
 template <bool A_T>
-static __device__ void split_b(char *planes, const char *tile, unsigned warp, unsigned lane) {
+static __device__ void split_b_by_k(char *planes, const char *tile, unsigned warp, unsigned lane) {
     const unsigned quarter = lane / 8, second = lane / 4 % 2, eight = lane % 4;
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
@@ -112,7 +112,7 @@ static __device__ void split_b(char *planes, const char *tile, unsigned warp, un
 }
 
 /* The same with k along its rows, two boxes of 64 rows and 32 of k: a line for each column of op(B). */
-static __device__ void split_b_transposed(char *planes, const char *tile, unsigned warp, unsigned lane) {
+static __device__ void split_b_by_columns(char *planes, const char *tile, unsigned warp, unsigned lane) {
     const unsigned step = lane / 8;
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {

@@ -16,7 +16,10 @@
 
 namespace bf16x6 {
 
-template <bool A_T, bool B_T>
+/* A_T: A is transposed (TN). B_BY_K: memory has a row of B for each k (NN, TN); otherwise one for each column
+   of op(B) (NT). */
+
+template <bool A_T, bool B_BY_K>
 static __device__ void copy_stage(const bf16x6_product &p, char *stage, uint64_t *full, unsigned row,
                                   unsigned column, unsigned k, bool reads_a) {
     char *const b = stage + A_BYTES;
@@ -31,11 +34,11 @@ static __device__ void copy_stage(const bf16x6_product &p, char *stage, uint64_t
             tensor_load(stage + i * (BF16X6_ROWS * LINE), p.a, k + 32 * i, row, full);
 #pragma unroll
     for (unsigned i = 0; i < 2; i++)
-        tensor_load(b + i * (K * LINE), p.b, (B_T ? column : k) + 32 * i, B_T ? k : column, full);
+        tensor_load(b + i * (K * LINE), p.b, (B_BY_K ? column : k) + 32 * i, B_BY_K ? k : column, full);
 }
 
 /* One thread. */
-template <bool A_T, bool B_T>
+template <bool A_T, bool B_BY_K>
 static __device__ void produce(const bf16x6_product &p, char *shared, const barriers &ring,
                                const cluster_place &own) {
     const schedule<A_T> all(p, own);
@@ -43,14 +46,14 @@ static __device__ void produce(const bf16x6_product &p, char *shared, const barr
     all.each(own, [&](unsigned row, unsigned column, bool reads_a) {
         for (unsigned k = all.first; k < all.end; k++, use.next()) {
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
-            copy_stage<A_T, B_T>(p, shared + use.stage * STAGE_BYTES, ring.full + use.stage,
-                                 row * BF16X6_ROWS, column * BF16X6_COLUMNS, k * K, reads_a);
+            copy_stage<A_T, B_BY_K>(p, shared + use.stage * STAGE_BYTES, ring.full + use.stage,
+                                    row * BF16X6_ROWS, column * BF16X6_COLUMNS, k * K, reads_a);
         }
     });
 }
 
 /* A warpgroup: the planes of B. */
-template <bool A_T, bool B_T>
+template <bool A_T, bool B_BY_K>
 static __device__ void split_all(const bf16x6_product &p, char *shared, const barriers &ring,
                                  const cluster_place &own) {
     const schedule<A_T> all(p, own);
@@ -63,10 +66,10 @@ static __device__ void split_all(const bf16x6_product &p, char *shared, const ba
             char *const planes = shared + PLANES_AT + to.stage * PLANES_BYTES;
             mbarrier_wait(ring.full + use.stage, use.round);
             if (to.round) mbarrier_wait(ring.multiplied + to.stage, to.round - 1);
-            if constexpr (B_T)
-                split_b<A_T>(planes, tile, warp, lane);
+            if constexpr (B_BY_K)
+                split_b_by_k<A_T>(planes, tile, warp, lane);
             else
-                split_b_transposed(planes, tile, warp, lane);
+                split_b_by_columns(planes, tile, warp, lane);
             wgmma_written();
             warp_arrives(ring.split + to.stage);
             warp_arrives(ring.empty + use.stage);
@@ -75,7 +78,7 @@ static __device__ void split_all(const bf16x6_product &p, char *shared, const ba
 }
 
 /* D += A B, or D = A B unless `adds`: 64 rows, 64 columns, k = 16; A in registers. */
-template <bool B_T>
+template <bool B_BY_K>
 static __device__ void multiply_16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
 #    define D8(i)                                                                                   \
@@ -87,12 +90,12 @@ static __device__ void multiply_16(float (&d)[32], const uint32_t (&a)[4], uint6
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "{%32, %33, %34, %35}, %36, adds, 1, 1, %38; }"
                  : D8(0), D8(8), D8(16), D8(24)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_T));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
 #    undef D8
 #endif
 }
 
-template <bool A_T, bool B_T> struct consumer {
+template <bool A_T, bool B_BY_K> struct consumer {
     const barriers &ring;
     char *shared;
     const unsigned lane, row; /* row: of the tile, the first of this thread */
@@ -114,7 +117,7 @@ template <bool A_T, bool B_T> struct consumer {
     }
 
     static __device__ uint64_t descriptor(const char *at) {
-        return B_T ? wgmma_swizzle128_transposed(at, PLANE_BYTES) : wgmma_swizzle128(at);
+        return B_BY_K ? wgmma_swizzle128_transposed(at, PLANE_BYTES) : wgmma_swizzle128(at);
     }
 
     __device__ void multiply(float (&part)[32], const fragments &a) const {
@@ -126,9 +129,9 @@ template <bool A_T, bool B_T> struct consumer {
         for (unsigned x = 0; x < 6; x++)
 #pragma unroll
             for (unsigned step = 0; step < STEPS; step++)
-                multiply_16<B_T>(part, a.of[planes[x][0]][step],
-                                 descriptor(b + planes[x][1] * PLANE_BYTES + step * (B_T ? 16 * LINE : 32)),
-                                 x || step);
+                multiply_16<B_BY_K>(
+                    part, a.of[planes[x][0]][step],
+                    descriptor(b + planes[x][1] * PLANE_BYTES + step * (B_BY_K ? 16 * LINE : 32)), x || step);
         wgmma_commit();
     }
 
@@ -168,11 +171,11 @@ template <bool A_T, bool B_T> struct consumer {
     }
 };
 
-template <bool A_T, bool B_T>
+template <bool A_T, bool B_BY_K>
 static __device__ void consume(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
                                char *shared, const barriers &ring, const cluster_place &own) {
     const schedule<A_T> all(p, own);
-    consumer<A_T, B_T> body(ring, shared);
+    consumer<A_T, B_BY_K> body(ring, shared);
     const unsigned none = ~0u;
     unsigned tile_row = 0,
              tile_column = none; /* of the sums, which are stored while the next tile is multiplied */
@@ -200,7 +203,7 @@ static __device__ void consume(const bf16x6_product &p, const sink<float> &out, 
     if constexpr (A_T) store();
 }
 
-template <bool A_T, bool B_T>
+template <bool A_T, bool B_BY_K>
 __global__ void __launch_bounds__(THREADS, 1)
     bf16x6_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
                   const __grid_constant__ slope<float> back) {
@@ -217,13 +220,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     cluster_barrier_of_reads(); /* mbarrier_init has a fence */
     if (group == PRODUCER) {
         warpgroup_fewer_registers<PRODUCER_REGISTERS<A_T>>();
-        if (threadIdx.x == PRODUCER * GROUP) produce<A_T, B_T>(p, shared, ring, own);
+        if (threadIdx.x == PRODUCER * GROUP) produce<A_T, B_BY_K>(p, shared, ring, own);
     } else if (group == SPLITTER) {
         warpgroup_fewer_registers<SPLITTER_REGISTERS<A_T>>();
-        split_all<A_T, B_T>(p, shared, ring, own);
+        split_all<A_T, B_BY_K>(p, shared, ring, own);
     } else {
         warpgroup_more_registers<CONSUMER_REGISTERS<A_T>>();
-        consume<A_T, B_T>(p, out, back, shared, ring, own);
+        consume<A_T, B_BY_K>(p, out, back, shared, ring, own);
     }
 #endif
 }

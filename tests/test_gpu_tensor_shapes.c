@@ -1,0 +1,137 @@
+/* float32 GEMM on the tensor cores (kernels/cuda/tensor/), by planes and by six products: it is right for
+   every shape, and gives the same bits every time. On other GPUs than those of compute capability 9.0 the
+   option of the backend has no effect, and these tests check its other kernels. */
+#include "tests/gpu.h"
+
+#include "src/backend/verify.h"
+
+enum { SHAPES = 4, SHAPE_CASES = SHAPES * 3 * VERIFY_VALUES };
+
+static void open_tensor(struct compute *compute, const char *option) {
+    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .options = option});
+}
+
+static void check_list(const char *option) {
+    struct compute compute;
+    open_tensor(&compute, option);
+    for (size_t i = 0; i < verify_case_count(); i += 5 * support_stride()) {
+        const struct verify_case test = verify_case_at(i);
+        if (test.dtype == GEMM_F32) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
+static void the_list_is_right(void **state) {
+    (void)state;
+    check_list("tensor=always");
+}
+
+static void the_list_is_right_by_six_products(void **state) {
+    (void)state;
+    check_list("tensor=bf16x6");
+}
+
+/* Case i of SHAPE_CASES. Shape, op, padding and beta have periods of their own, so that each value of one
+   occurs with each value of the others. */
+static struct verify_case shape_case(const size_t (*shapes)[3], size_t i) {
+    static const size_t pads[] = {3, 4, 0};
+    const size_t *const shape = shapes[i % SHAPES];
+    const enum verify_values values = (enum verify_values)(i / (3 * SHAPES));
+    return (struct verify_case){.op = (enum gemm_op)(i / SHAPES % 3),
+                                .m = shape[0],
+                                .n = shape[1],
+                                .k = shape[2],
+                                .pad = pads[i / 3 % 3],
+                                .alpha = i % 5 ? 1 : -0.5,
+                                .beta = i % 3 ? 0 : 0.5,
+                                .integers = values == VERIFY_ORDINARY && i % 5 % 2,
+                                .twice = true,
+                                .values = values,
+                                .seed = i};
+}
+
+/* Several tiles, clusters and bands, which the list is too small for, with everything that a call
+   can have. */
+static void check_shapes(const char *option, const size_t (*shapes)[3]) {
+    struct compute compute;
+    open_tensor(&compute, option);
+    for (size_t i = 0; i < SHAPE_CASES; i += support_stride() < 23 ? support_stride() : 23) {
+        struct verify_case test = shape_case(shapes, i);
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        if (test.op == GEMM_TN || test.values == VERIFY_SPECIAL) continue;
+        test.beta = 0;
+        test.integers = false;
+        test.epilogue = test.op == GEMM_NN;
+        test.backward = test.op == GEMM_NT;
+        test.activation = (enum activation)(i % ACTIVATION_COUNT);
+        test.keeps_pre = test.epilogue && activation_needs_input(test.activation);
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+    }
+    compute_close(&compute);
+}
+
+static void large_shapes_are_right(void **state) {
+    (void)state;
+    check_shapes("tensor=always",
+                 (const size_t[][3]){{1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}});
+}
+
+/* One part of k and two tiles of a block, two parts, five and eight; rows of one tile and of several. Rows of
+   odd length suit the kernel where padding makes them multiples of 16 bytes. */
+static const size_t medium_shapes[SHAPES][3] = {
+    {1300, 1028, 100}, {384, 1044, 300}, {96, 776, 2500}, {129, 777, 301}};
+
+static void medium_shapes_are_right_by_six_products(void **state) {
+    (void)state;
+    check_shapes("tensor=bf16x6", medium_shapes);
+}
+
+static size_t kernels_of(struct compute *compute, const struct verify_case *test, struct gemm_kernel *list) {
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .op = test->op,
+                                   .m = test->m,
+                                   .n = test->n,
+                                   .k = test->k,
+                                   .alpha = test->alpha,
+                                   .beta = test->beta,
+                                   .lda = (gemm_transposes_a(test->op) ? test->m : test->k) + test->pad,
+                                   .ldb = (gemm_transposes_b(test->op) ? test->k : test->n) + test->pad,
+                                   .ldc = test->n + test->pad};
+    return compute_kernels(compute, &call, list, 4);
+}
+
+/* Otherwise the test of medium shapes would check another kernel. */
+static void medium_shapes_take_six_products(void **state) {
+    (void)state;
+    struct compute compute;
+    struct gemm_kernel list[4] = {0};
+    size_t taken[SHAPES][3] = {0};
+    const struct verify_case large = {.m = 2048, .n = 2048, .k = 2048, .alpha = 1};
+    open_tensor(&compute, "tensor=always");
+    const bool has_tensor_kernels = kernels_of(&compute, &large, list) > 0;
+    compute_close(&compute);
+    if (!has_tensor_kernels) {
+        print_message("skipped: this GPU is not of compute capability 9.0\n");
+        skip();
+    }
+    open_tensor(&compute, "tensor=bf16x6");
+    for (size_t i = 0; i < SHAPE_CASES; i++) {
+        const struct verify_case test = shape_case(medium_shapes, i);
+        const bool one = kernels_of(&compute, &test, list) == 1;
+        taken[i % SHAPES][test.op] += one && strcmp(list[0].name, "bf16x6_kernel") == 0;
+    }
+    for (size_t i = 0; i < SHAPES; i++)
+        for (int op = GEMM_NN; op <= GEMM_NT; op++) assert_true(taken[i][op] > 0);
+    compute_close(&compute);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_list_is_right),
+        cmocka_unit_test(the_list_is_right_by_six_products),
+        cmocka_unit_test(large_shapes_are_right),
+        cmocka_unit_test(medium_shapes_are_right_by_six_products),
+        cmocka_unit_test(medium_shapes_take_six_products),
+    };
+    return cmocka_run_group_tests_name("gpu tensor shapes", tests, NULL, NULL);
+}

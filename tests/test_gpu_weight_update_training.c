@@ -1,0 +1,183 @@
+/* Trainings of cuda-tuned whose weight gradients update the weights themselves (gemm_update in
+   kernels/gemm.h): which layers they update, and the same bits by every engine. Single calls:
+   test_gpu_weight_update.c. */
+#include "tests/gpu.h"
+#include "tests/lockstep.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Is this a GPU whose products update weights? */
+static bool updates(struct compute *compute) {
+    const struct gemm_call call = {.dtype = GEMM_BF16,
+                                   .c_f32 = true,
+                                   .op = GEMM_TN,
+                                   .m = 128,
+                                   .n = 128,
+                                   .k = 128,
+                                   .alpha = 1,
+                                   .lda = 128,
+                                   .ldb = 128,
+                                   .ldc = 128};
+    const struct weight_update update = {.rule = {.weights = (void *)256, .rounded = (void *)256}};
+    return compute_fuses_update(compute, &call, &update);
+}
+
+static void open_training(struct bench *bench, const char *settings, const char *more,
+                          const struct checkpoint *resume) {
+    char all[512];
+    snprintf(all, sizeof all, "backend=cuda-tuned precision=bf16 layers=784-200-136-10 batch-size=128 %s %s",
+             settings, more);
+    bench_open(bench, all, resume);
+    if (updates(&bench->compute)) return;
+    bench_close(bench);
+    print_message("skipped: this GPU is not of compute capability 9.0\n");
+    skip();
+}
+
+/* The parameters and the state of the optimiser. The caller frees them. */
+static double *trained(struct bench *bench, size_t *bytes) {
+    double *state = lockstep_state(&bench->trainer);
+    assert_non_null(state);
+    *bytes = lockstep_state_count(&bench->trainer) * sizeof *state;
+    return state;
+}
+
+static const char *const recipes[] = {"", "momentum=0.9 nesterov=on weight-decay=0.001",
+                                      "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2",
+                                      "optimizer=adam lr=0.001"};
+
+/* Engines eager and graph, and audits, for which gradients are stored. */
+static void every_engine_has_the_same_bits(void **state) {
+    (void)state;
+    static const char *const ways[] = {"engine=graph", "engine=eager audit=off", "engine=eager audit=all"};
+    gpu_needed();
+    for (size_t r = 0; r < 4; r += support_every(2)) {
+        double *ends[3];
+        size_t bytes = 0;
+        for (int way = 0; way < 3; way++) {
+            struct bench bench;
+            struct run_summary summary;
+            char more[128];
+            snprintf(more, sizeof more, "epochs=1 %s", ways[way]);
+            open_training(&bench, recipes[r], more, NULL);
+            assert_status(bench_run(&bench, &summary), STATUS_OK);
+            for (size_t l = 0; l < 2 && way == 0; l++) assert_true(bench.trainer.mlp.layer[l].updated);
+            ends[way] = trained(&bench, &bytes);
+            bench_close(&bench);
+        }
+        for (int way = 1; way < 3; way++) assert_memory_equal(ends[0], ends[way], bytes);
+        for (int way = 0; way < 3; way++) free(ends[way]);
+    }
+}
+
+static void resumed_training_has_the_same_bits(void **state) {
+    (void)state;
+    char path[256], more[300];
+    gpu_needed();
+    snprintf(path, sizeof path, "%s", support_path("updated.safetensors"));
+    for (size_t r = 0; r < 4; r += support_every(2)) {
+        struct bench whole, first, second;
+        struct run_summary summary;
+        struct checkpoint checkpoint;
+        size_t bytes;
+        open_training(&whole, recipes[r], "epochs=3 engine=graph", NULL);
+        assert_status(bench_run(&whole, &summary), STATUS_OK);
+        snprintf(more, sizeof more, "epochs=3 engine=eager save=%s", path);
+        open_training(&first, recipes[r], more, NULL);
+        first.stop_after = 27; /* of 20 steps an epoch */
+        assert_status(bench_run(&first, &summary), STATUS_INTERRUPTED);
+        assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
+        open_training(&second, recipes[r], "epochs=3 engine=graph", &checkpoint);
+        checkpoint_close(&checkpoint);
+        assert_status(bench_run(&second, &summary), STATUS_OK);
+        double *a = trained(&whole, &bytes), *b = trained(&second, &bytes);
+        assert_memory_equal(a, b, bytes);
+        free(a);
+        free(b);
+        bench_close(&whole);
+        bench_close(&first);
+        bench_close(&second);
+    }
+}
+
+/* Each step from the same state as in float32. */
+static void steps_are_near_float32(void **state) {
+    (void)state;
+    const struct lockstep_bound bound = lockstep_rounded(0x1p-8);
+    gpu_needed();
+    for (size_t r = 0; r < 2; r++) {
+        struct bench rounded, exact;
+        char recipe[256], settings[512];
+        snprintf(recipe, sizeof recipe, "layers=784-200-136-10 batch-size=128 epochs=1 %s", recipes[r]);
+        open_training(&rounded, recipes[r], "epochs=1 engine=eager audit=off", NULL);
+        snprintf(settings, sizeof settings, "backend=cublas engine=eager %s", recipe);
+        bench_open(&exact, settings, NULL);
+        const struct lockstep_seen seen = lockstep_check(&exact, &rounded, recipe, &bound);
+        lockstep_print(&seen);
+        bench_close(&rounded);
+        bench_close(&exact);
+    }
+}
+
+/* Whether the products of the hidden layers updated the weights in the last step. */
+static void only_where_no_gradient_is_needed(void **state) {
+    (void)state;
+    static const struct {
+        const char *recipe;
+        bool updated;
+    } cases[] = {{"", true},
+                 {"optimizer=adamw lr=0.001", true},
+                 {"clip-norm=1", false},
+                 {"max-norm=2", false},
+                 {"ema-decay=0.9", false},
+                 {"adversarial=0.1", false},
+                 {"audit=all", false}};
+    gpu_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bench bench;
+        struct run_summary summary;
+        open_training(&bench, cases[i].recipe, "epochs=1 engine=eager", NULL);
+        assert_status(bench_run(&bench, &summary), STATUS_OK);
+        if (cases[i].updated) { /* an audit may have been due in the last step */
+            size_t one = 1;
+            bench.trainer.audit.mode = AUDIT_OFF;
+            trainer_begin_epoch(&bench.trainer);
+            assert_status(engine_eager.run(&bench.trainer, 0, &one), STATUS_OK);
+        }
+        for (size_t l = 0; l < 3; l++)
+            assert_int_equal(bench.trainer.mlp.layer[l].updated, cases[i].updated && l < 2);
+        bench_close(&bench);
+    }
+}
+
+/* A step whose loss is not finite, here the first one, changes neither weights nor moments. */
+static void a_bad_step_changes_no_weight(void **state) {
+    (void)state;
+    struct bench bench;
+    struct run_summary summary;
+    size_t bytes;
+    gpu_needed();
+    open_training(&bench, recipes[1], "epochs=1 engine=graph", NULL);
+    double *before = trained(&bench, &bytes);
+    before[mlp_parameter_count(&bench.trainer.mlp) - 1] = INFINITY; /* of the output layer */
+    assert_true(lockstep_set_state(&bench.trainer, before));
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(), "the loss is not finite at epoch 1, step 1");
+    double *after = trained(&bench, &bytes);
+    assert_memory_equal(before, after, bytes);
+    free(before);
+    free(after);
+    bench_close(&bench);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_engine_has_the_same_bits),
+        cmocka_unit_test(resumed_training_has_the_same_bits),
+        cmocka_unit_test(steps_are_near_float32),
+        cmocka_unit_test(only_where_no_gradient_is_needed),
+        cmocka_unit_test(a_bad_step_changes_no_weight),
+    };
+    return cmocka_run_group_tests_name("gpu weight update, training", tests, NULL, NULL);
+}
