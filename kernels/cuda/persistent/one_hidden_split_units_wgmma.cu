@@ -125,7 +125,10 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
             run_output(step, tag, first, profile);
         const bool finite = __syncthreads_and(own_finite); /* the same in all blocks */
         profile.stage(6);
-        if (!finite) return false;
+        if (!finite) {
+            mbarrier_wait(pixels_full, phase); /* no copy may be pending when the block exits */
+            return false;
+        }
         this->descend(first, buffer, *inputs().rate(input_slot));
         profile.stage(7);
         this->find_w1_max();
