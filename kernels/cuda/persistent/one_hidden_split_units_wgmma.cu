@@ -186,8 +186,7 @@ struct form {
                      plan->batch, network->features);
             return false;
         }
-        const kernel_launch kernel = launch(*plan);
-        if (cuda_allows_wgmma(kernel.kernel, kernel.shared_bytes)) return true;
+        if (cuda_compiled_for_wgmma(launch(*plan).kernel)) return true;
         snprintf(why, size, "it was not compiled for this GPU, or the GPU is not of compute capability 9.0");
         return false;
     }
