@@ -159,7 +159,7 @@ struct form {
     static constexpr const char *NAME = "one hidden layer, split over hidden units";
     typedef split_units::plan plan;
 
-    /* Sets the number of thread blocks, and the slots for images. */
+    /* Sets the number of thread blocks, in all and in a cluster, and of packs. */
     static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
                         size_t size) {
         const size_t hidden = network->layer[0].out;
