@@ -226,12 +226,12 @@ $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/*/*_wgmma.cu)): private ALL_
 	$(subst -O0,-O3,$(subst _90,_90a,$(ALL_NVCCFLAGS)))
 
 # C7508 to C7518 and C7520 say that ptxas runs wgmma one after the other; the arrive that C7519 adds costs nothing,
-# and printf of stage_profile is called when all of them are done
+# and printf of stage_profile (with -DFUSED_STAGES) is called when all of them are done
 $(B)/%.cu.o: %.cu $(B)/cudaflags
 	@mkdir -p $(@D)
 	@echo '  nvcc  $<'
 	$(Q)$(NVCC) $(ALL_NVCCFLAGS) -I. -I$(B) -MMD -MP -c $< -o $@ 2>$@.notes; status=$$?; cat $@.notes >&2; \
-		if grep -E '\(C75(0[89]|1[0-8]|20)\)' $@.notes | grep -qv stage_profile; then echo '$<: ptxas waits between the wgmma of a group' >&2; status=1; fi; \
+		if grep -E '\(C75(0[89]|1[0-8]|20)\)' $@.notes | grep -qv '$(if $(findstring -DFUSED_STAGES,$(ALL_NVCCFLAGS)),stage_profile5print,^$$)'; then echo '$<: ptxas waits between the wgmma of a group' >&2; status=1; fi; \
 		[ $$status -eq 0 ] || { rm -f $@; exit 1; }
 
 $(B)/cudaflags: FORCE

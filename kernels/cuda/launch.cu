@@ -41,13 +41,22 @@ bool cuda_launches_cooperatively(void) {
            cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && can;
 }
 
-bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes) {
+bool cuda_compiled_for_wgmma(const void *kernel) {
     int device = 0, major = 0;
     cudaFuncAttributes attributes;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
            major == 9 && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
-           attributes.binaryVersion == 90 &&
-           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes) ==
-               cudaSuccess;
+           attributes.binaryVersion == 90;
+}
+
+cudaError_t cuda_allow_shared_bytes(const void *kernel, size_t dynamic_bytes) {
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error != cudaSuccess || attributes.maxDynamicSharedSizeBytes >= (int)dynamic_bytes) return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)dynamic_bytes);
+}
+
+bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes) {
+    return cuda_compiled_for_wgmma(kernel) && cuda_allow_shared_bytes(kernel, dynamic_bytes) == cudaSuccess;
 }

@@ -37,8 +37,14 @@ void launch(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim
     }
 }
 
-/* Is this GPU of compute capability 9.0, and was the kernel compiled for it? Then its thread blocks may have
-   this much dynamic shared memory from now on. */
+/* Is this GPU of compute capability 9.0, and was the kernel compiled for it? */
+bool cuda_compiled_for_wgmma(const void *kernel);
+
+/* From now on, thread blocks of the kernel may have this much dynamic shared memory, or more if they could
+   have more: another user of the kernel may need that. */
+cudaError_t cuda_allow_shared_bytes(const void *kernel, size_t dynamic_bytes);
+
+/* Both: the second if the first is true. */
 bool cuda_allows_wgmma(const void *kernel, size_t dynamic_bytes);
 
 /* The multiprocessors that a call can count on, of `all`. NCCL sums on up to 32: of 16 to 40 left to it, 32

@@ -1,12 +1,8 @@
-/* Products of floats on the bfloat16 tensor cores with the accuracy of float32 (as CUTLASS's 3xTF32).
+/* Floats as three bfloat16, their planes, for products on the tensor cores with the accuracy of float32.
 
-   A float has 24 bits of significand, a bfloat16 has 8: a float is the sum of three bfloat16, its planes.
-   Products of bfloat16 are exact and are summed in float32. Six of the nine products are computed: plane 1 is
-   at most 2^-8 of a float and plane 2 at most 2^-17, so the three products left out are at most 2^-24 of
-   |a b|, which is what float32 rounds off one product. Tensor cores truncate sums instead of rounding them,
-   so they sum only 16 k, the smallest products first, and float32 adds these sums. The six products run at
-   sixteen times the rate of float32. Magnitudes are below 2^127; infinity becomes NaN. Needs compute
-   capability 8.0. */
+   A float has 24 bits of significand, a bfloat16 has 8: a float is the sum of its planes. Plane 1 is at most
+   2^-8 of the float and plane 2 at most 2^-17. Magnitudes are below 2^127; infinity becomes NaN. Needs
+   compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_BF16X3_CUH
 

@@ -4,8 +4,8 @@
    are exact and are summed in float32. Three of the four products are computed: plane 1 is at most 2^-11 of a
    float, so the one left out is at most 2^-22 of |a b|. Tensor cores truncate sums instead of rounding them,
    so they sum up to 64 k, and float32 adds these sums. Half the work of three bfloat16 planes (bf16x3.cuh),
-   but all numbers of a matrix have one scale: below 2^-18 of the largest one, plane 1 loses bits. Needs
-   compute capability 8.0. */
+   but all numbers of a matrix have one scale: below 2^-18 of the largest one, or of the bound that
+   the scale is made of, plane 1 loses bits. Needs compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
 
@@ -23,6 +23,17 @@ struct plane_scale {
         const int exponent = max((int)(most >> 23) - 127, -112);
         inverse = exponent > 127 ? NAN : power_of_two(14 - exponent);
         scale = exponent > 127 ? NAN : power_of_two(exponent - 14);
+    }
+};
+
+/* Scales the sums of products of two matrices. The product of both scales may overflow, and 0 times infinity
+   is NaN: the smaller one is first, so that a result is infinite only if it is too large, and 0 stays 0. */
+struct product_scale {
+    float smaller, larger;
+    __device__ product_scale(plane_scale a, plane_scale b)
+        : smaller(fminf(a.scale, b.scale)), larger(fmaxf(a.scale, b.scale)) {}
+    __device__ float operator()(float sum) const {
+        return sum * smaller * larger;
     }
 };
 

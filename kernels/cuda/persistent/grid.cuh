@@ -1,4 +1,5 @@
-/* Synchronisation between the thread blocks of one cooperative launch, all of which are resident.
+/* Synchronisation between the thread blocks of one cooperative launch, all of which are resident, and between
+   some warps of a block.
 
    grid_barrier  what any block wrote before it is visible to all blocks after it. About 1.1 us on 132 SMs:
                  an atomic in the L2 cache, which every block then polls.
@@ -22,6 +23,16 @@ __device__ inline void grid_barrier(unsigned *arrived, unsigned &target) {
         while ((int)(count - target) < 0);
     }
     __syncthreads();
+}
+
+/* --- barrier ID of COUNT threads of a block (0 is that of all) --- */
+
+template <int ID, int COUNT> __device__ inline void barrier_sync() {
+    asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
+}
+
+template <int ID, int COUNT> __device__ inline void barrier_arrive() {
+    asm volatile("bar.arrive %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
 }
 
 /* --- packets: one value, or three in one access of 16 bytes (compute capability 7.0) --- */
@@ -91,9 +102,10 @@ __device__ inline void ll_send(ll_packet4 *to, float first, float second, float 
             (__float_as_uint(fourth) & ~1u) | phase);
 }
 
-/* Receives packets at(0) .. at(N - 1) with a tag that is not 0: `try_poll` loads all of them and does not
-   wait; `wait` polls every missing packet in one pass, so that the round trips overlap, until none is
-   missing. Work between the two hides the latency of the L2 cache. */
+/* Receives packets at(0) .. at(N - 1): `try_poll` loads all of them and does not wait; `wait` polls every
+   missing packet in one pass, so that the round trips overlap, until none is missing. Work between the two
+   hides the latency of the L2 cache. `wait` looks at what has been loaded: try_poll comes first, or, if the
+   tag is not 0, words that are 0 (a phase may be 0). */
 template <int N, typename P = ll_packet3> struct ll_receiver {
     typename P::word words[N];
 

@@ -1,6 +1,7 @@
-/* Layer 1 in int8, for the forms that keep the pixels of a batch as bytes in shared memory: products in int8
-   slices on the tensor cores (int8_slices.cuh) for UNITS hidden units. A row of pixels is a sequence of packs
-   of 16 bytes; `slot(row)` is the address of the pixels of a row of the batch. */
+/* Layer 1 in int8 by mma.sync, for a form that keeps the pixels of a batch as bytes in shared memory:
+   products in int8 slices (int8_slices.cuh) for UNITS hidden units. A row of pixels is a sequence of packs of
+   16 bytes; `slot(row)` is the address of the pixels of a row of the batch. int8_wgmma.cuh, the same by
+   wgmma, uses only the pitch and what lanes hold. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_INT8_LAYER1_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_INT8_LAYER1_CUH
 

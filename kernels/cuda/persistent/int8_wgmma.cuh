@@ -245,11 +245,12 @@ struct unit_weights {
         }
     }
 
-    /* The largest |W1| or |b1| of each unit. */
-    __device__ void find_max(uint32_t *w1_max) const {
+    /* The largest |W1| of each unit; not the bias, which forward adds as a float. */
+    __device__ void find_max(int packs, uint32_t *w1_max) const {
         uint32_t most[2] = {0, 0};
 #pragma unroll
-        for (int i = 0; i < 4 * TILES; i++) most[i % 2] = max(most[i % 2], magnitude(weight[i / 4][i % 4]));
+        for (int i = 0; i < 4 * TILES; i++)
+            if (pack_of(i / 4) != packs) most[i % 2] = max(most[i % 2], magnitude(weight[i / 4][i % 4]));
         atomic_column_max(most[0], most[1], w1_max);
     }
 

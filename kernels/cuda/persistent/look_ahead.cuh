@@ -99,14 +99,6 @@ __device__ inline void store_weight_twice(const plan &plan, int layer, bool bias
 
 enum { BARRIER_MAIN = 1, BARRIER_ROWS, BARRIER_OUTPUT, BARRIER_DZ, BARRIER_HELPERS, BARRIER_PIXELS };
 
-template <int ID, int COUNT> __device__ inline void barrier_sync() {
-    asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
-}
-
-template <int ID, int COUNT> __device__ inline void barrier_arrive() {
-    asm volatile("bar.arrive %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
-}
-
 template <int ID, int COUNT> __device__ inline bool barrier_or(bool mine) {
     unsigned any;
     asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, %2, %3, p; "

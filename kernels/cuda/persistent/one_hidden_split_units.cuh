@@ -146,7 +146,7 @@ template <bool VELOCITY> struct block : output_stages {
     }
 
     __device__ void find_w1_max() const {
-        w1.find_max(w1_max());
+        w1.find_max(plan.packs, w1_max());
     }
 
     /* W1 in slices, for forward. After a barrier. */

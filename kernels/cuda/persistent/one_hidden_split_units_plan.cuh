@@ -54,14 +54,6 @@ struct smem_layout {
 /* Barriers of some warps of a block; 0 is that of the block. */
 enum { BARRIER_MAIN = 1, BARRIER_FORWARD, BARRIER_HIDDEN };
 
-template <int ID, int COUNT> __device__ inline void barrier_sync() {
-    asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
-}
-
-template <int ID, int COUNT> __device__ inline void barrier_arrive() {
-    asm volatile("bar.arrive %0, %1;" : : "n"(ID), "n"(COUNT) : "memory");
-}
-
 /* One thread of the block whose hidden units start at UNITS * blockIdx.x. */
 struct block_base {
     const split_units::plan &plan;

@@ -125,7 +125,10 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
             run_output(step, tag, first, profile);
         const bool finite = __syncthreads_and(own_finite); /* the same in all blocks */
         profile.stage(6);
-        if (!finite) return false;
+        if (!finite) {
+            mbarrier_wait(pixels_full, phase); /* no copy may be pending when the block exits */
+            return false;
+        }
         this->descend(first, buffer, *inputs().rate(input_slot));
         profile.stage(7);
         this->find_w1_max();
@@ -156,7 +159,7 @@ struct form {
     static constexpr const char *NAME = "one hidden layer, split over hidden units";
     typedef split_units::plan plan;
 
-    /* Sets the number of thread blocks, and the slots for images. */
+    /* Sets the number of thread blocks, in all and in a cluster, and of packs. */
     static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
                         size_t size) {
         const size_t hidden = network->layer[0].out;
@@ -183,8 +186,7 @@ struct form {
                      plan->batch, network->features);
             return false;
         }
-        const kernel_launch kernel = launch(*plan);
-        if (cuda_allows_wgmma(kernel.kernel, kernel.shared_bytes)) return true;
+        if (cuda_compiled_for_wgmma(launch(*plan).kernel)) return true;
         snprintf(why, size, "it was not compiled for this GPU, or the GPU is not of compute capability 9.0");
         return false;
     }

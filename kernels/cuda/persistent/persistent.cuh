@@ -202,12 +202,8 @@ template <typename F> struct instance : fused_instance {
         F::lay_out(network, &plan, layout);
         const kernel_launch launch = F::launch(plan);
         return (!launch.prologue ||
-                CUDA_TRY(fault,
-                         cudaFuncSetAttribute(launch.prologue, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              (int)launch.prologue_shared_bytes))) &&
-               CUDA_TRY(fault,
-                        cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)launch.shared_bytes)) &&
+                CUDA_TRY(fault, cuda_allow_shared_bytes(launch.prologue, launch.prologue_shared_bytes))) &&
+               CUDA_TRY(fault, cuda_allow_shared_bytes(launch.kernel, launch.shared_bytes)) &&
                (launch.cluster <= 8 || /* the most that every GPU with clusters has */
                 CUDA_TRY(fault, cudaFuncSetAttribute(launch.kernel,
                                                      cudaFuncAttributeNonPortableClusterSizeAllowed, 1))) &&

@@ -1,6 +1,6 @@
 /* Stage profiling of persistent kernels: with -DFUSED_STAGES (make NVCCFLAGS=-DFUSED_STAGES) threads read
-   clock64 between the stages of a step, and one thread prints the mean cycles of each stage when a launch of
-   100 steps or more ends. Without that macro nothing is compiled. */
+   clock64 between the stages of a step, and those that call `print` print the mean cycles of each stage when
+   a launch of 100 steps or more ends. Without that macro nothing is compiled. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_STAGE_PROFILE_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_STAGE_PROFILE_CUH
 
@@ -18,7 +18,7 @@ struct stage_profile {
         cycles[which] += now - last;
         last = now;
     }
-    __device__ __noinline__ void print(int steps) const { /* by one thread */
+    __device__ __noinline__ void print(int steps) const {
         if (steps < 100) return;
         long long mean[16];
         for (int i = 0; i < 16; i++) mean[i] = cycles[i] / steps;

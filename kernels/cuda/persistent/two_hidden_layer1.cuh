@@ -41,7 +41,8 @@ template <bool VELOCITY> struct layer1_block : block {
     }
 
     /* Copies the slices of a step's images. After a barrier that makes their order visible. The instruction
-       is slow, so warps share it: all but the last ones, which update the output layer at the same time. */
+       is slow, so the first eleven warps share it. Meanwhile the last five update the output layer; if blocks
+       own 16 rows, the last nine, of which four do both. */
     __device__ void copy_images(int step, int rows) const {
         static const int EACH = 12; /* rows of a warp */
         const int row = lane() < EACH ? warp() * EACH + lane() : ROWS;

@@ -92,13 +92,13 @@ template <bool VELOCITY> struct layer2_block : block {
                 mma_f16x2<2>(sum[n + 1], a, b);
             }
         }
-        const float scale = scale_of(LARGEST_H1).scale * scale_of(LARGEST_W2).scale;
+        const product_scale scaled(scale_of(LARGEST_H1), scale_of(LARGEST_W2));
         float eight[8], theirs[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float first = sum[i / 2][i % 2], second = sum[i / 2][2 + i % 2]; /* of rows g and g + 8 */
-            eight[i] = (rank ? second : first) * scale;
-            theirs[i] = (rank ? first : second) * scale;
+            eight[i] = scaled(rank ? second : first);
+            theirs[i] = scaled(rank ? first : second);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -140,10 +140,10 @@ template <bool VELOCITY> struct layer2_block : block {
                 mma_f16x2<2>(sum[m], a, b);
             }
         }
-        const float scale = dz2_scale(now).scale * scale_of(LARGEST_W2).scale;
+        const product_scale scaled(dz2_scale(now), scale_of(LARGEST_W2));
         float eight[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) eight[i] = bad ? NAN : sum[i / 4][i % 4] * scale;
+        for (int i = 0; i < 8; i++) eight[i] = bad ? NAN : not_nan(scaled(sum[i / 4][i % 4]));
         ll_send8(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 2 * ROWS +
                      32 * pair + lane(),
                  SPLIT_K * POSITIONS, eight, now.packet_phase());
@@ -170,7 +170,7 @@ template <bool VELOCITY> struct layer2_block : block {
         }
         try_poll();
         if (threadIdx.x == 0) *largest(LARGEST_W2) = 0;
-        const float scale = dz2_scale(now).scale * scale_of(LARGEST_H1).scale;
+        const product_scale scaled(dz2_scale(now), scale_of(LARGEST_H1));
         float4 *sums = at<float4>(smem_layout::GRADIENT_SUMS);
         float gradient[4];
 #pragma unroll
@@ -187,7 +187,7 @@ template <bool VELOCITY> struct layer2_block : block {
         read(weight);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (is_weight(i)) update(now.rate, gradient[i] * scale, weight[i], velocity[i]);
+            if (is_weight(i)) update(now.rate, scaled(gradient[i]), weight[i], velocity[i]);
         write(weight);
     }
 

@@ -63,8 +63,9 @@ template <int OWN, bool VELOCITY> struct output_block : block {
         if (threadIdx.x >= TILE_OUT * PACKETS) return;
         packet.wait(tag, [&](int) { return new_weights(); });
         __syncwarp();
+        const float third = threadIdx.x % PACKETS == PACKETS - 1 ? 0 : packet.value(0, 2); /* not the bias */
         find_largest(LARGEST_W3, max(magnitude(packet.value(0, 0)),
-                                     max(magnitude(packet.value(0, 1)), magnitude(packet.value(0, 2)))));
+                                     max(magnitude(packet.value(0, 1)), magnitude(third))));
         at<float4>(smem_layout::OUT_WEIGHT)[swizzle(threadIdx.x / PACKETS, threadIdx.x % PACKETS)] =
             make_float4(packet.value(0, 0), packet.value(0, 1), packet.value(0, 2), 0);
     }
@@ -154,7 +155,7 @@ template <int OWN, bool VELOCITY> struct output_block : block {
             sum *= derivative_compactly(plan.activation[1], hidden[u], hidden[u]);
             at<float>(smem_layout::DZ2_ROWS)[own_row * TILE_OUT + column()] = sum;
             ll_send8_from_lanes(plan.dz2 + (across * CHUNKS + column() / 8) * 2 * ROWS + down * OWN + own_row,
-                                ROWS, d[FLAG] != 0 ? NAN : sum, now.packet_phase(),
+                                ROWS, d[FLAG] != 0 ? NAN : not_nan(sum), now.packet_phase(),
                                 [](int i) { return i % 2 * 4 + i / 2; });
         }
     }

@@ -3,6 +3,8 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 
+#include <float.h>
+
 #include "kernels/cuda/persistent/cluster_dsmem.cuh"
 #include "kernels/cuda/persistent/f16x2.cuh"
 #include "kernels/cuda/persistent/int8_layer1.cuh"
@@ -104,6 +106,11 @@ struct step_info {
     }
 };
 
+/* NaN as infinity. In dZ2 and dH1, NaN says that a loss is not finite, and all blocks must agree on that. */
+__device__ inline float not_nan(float value) {
+    return fminf(value, INFINITY);
+}
+
 /* One thread of a thread block. The two blocks of a cluster, peers, have the same units of layer 1, the same
    columns of W2, and consecutive rows of W2 and of the batch. */
 struct block {
@@ -139,9 +146,10 @@ struct block {
         return plane_scale(*largest(which));
     }
     /* That of dZ2: the |dL/dlogits| of a row add up to 2 / rows at most, and no derivative of an activation
-       is above 1.15. */
+       is above 1.15. Finite, though the bound may not be. */
     __device__ plane_scale dz2_scale(const step_info &now) const {
-        return plane_scale(magnitude(__uint_as_float(*largest(LARGEST_W3)) * 2.3f * now.scale));
+        const float bound = __uint_as_float(*largest(LARGEST_W3)) * 2.3f * now.scale;
+        return plane_scale(magnitude(fminf(bound, FLT_MAX)));
     }
     /* Combines the magnitudes of a warp's threads into that of the block. */
     __device__ void find_largest(largest_id which, uint32_t most) const {
