@@ -327,6 +327,17 @@ static enum gemm_status do_nothing(void *context, const struct gemm_call *call) 
     return GEMM_OK;
 }
 
+static bool fuses_nothing(void *context, const struct gemm_call *call, const struct weight_update *update) {
+    (void)context, (void)call, (void)update;
+    return false;
+}
+
+static enum gemm_status update_nothing(void *context, const struct gemm_call *call,
+                                       const struct weight_update *update) {
+    (void)context, (void)call, (void)update;
+    return GEMM_UNSUPPORTED;
+}
+
 static void *create_nothing(const struct gemm_setup *setup, char *why, size_t size) {
     (void)setup, (void)why, (void)size;
     return NULL;
@@ -353,8 +364,8 @@ static void wrong_tables_are_refused(void **state) {
                                    .supports = supports_all,
                                    .gemm = do_nothing,
                                    .create = create_nothing,
-                                   .fuses_update = (bool (*)())1,
-                                   .gemm_update = (enum gemm_status(*)())1},
+                                   .fuses_update = fuses_nothing,
+                                   .gemm_update = update_nothing},
                         copy;
     struct gemm_plugin plugin = {GEMM_ABI, sizeof backend, &backend};
     assert_status(plugin_check("x.so", &plugin, &copy), STATUS_OK);
