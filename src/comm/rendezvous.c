@@ -22,8 +22,8 @@ static const double ANSWER_SECONDS = 1, RETRY_SECONDS = 0.05;
 
 /* What a connecting process says first. The other side answers with ANSWER, and so does it in turn: one that
    has given up waiting is not taken for connected. ANSWER differs from MAGIC, because TCP can connect a
-   socket to itself: if nobody listens at a port, the system may give that port to the connecting socket as
-   its source port. The socket then receives its own MAGIC. */
+   socket to itself: if no process listens at a port, the kernel may choose this port as the source port of
+   the connection. The socket then receives its own MAGIC. */
 struct hello {
     char magic[sizeof MAGIC];
     uint64_t job;

@@ -54,8 +54,8 @@ struct mlp {
     enum status (*on_gradients)(void *self, size_t layer);
     void *on_gradients_self;
     /* (optional) The update of the parameter arena that follows mlp_backward: weight gradients may update
-       their weights themselves, and are then not stored. So each step has one backward pass, with beta 0,
-       nobody else reads the gradients, and on_gradients is NULL. */
+       their weights themselves, and are then not stored. Requires one backward pass a step, with beta 0, no
+       other reader of the gradients, and on_gradients NULL. */
     const struct weight_update *update;
     bool updates_overlap; /* the updating weight gradients of layers may overlap (aside_begin in device.h) */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
