@@ -70,6 +70,17 @@ static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, 
             .numAttrs = blocks > 1};
 }
 
+/* How many clusters of `blocks` of a kernel fit on the GPU at the same time; 0: none, or unknown. */
+static inline unsigned clusters_that_fit(const void *kernel, unsigned blocks, dim3 block,
+                                         size_t dynamic_bytes) {
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config = cluster_config(&attribute, dim3(blocks), block, dynamic_bytes, blocks);
+    int clusters = 0;
+    const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+    if (!known) cudaGetLastError(); /* it is no error of a later launch */
+    return known ? (unsigned)clusters : 0;
+}
+
 /* As launch, in clusters of `blocks`; 1: without. */
 template <typename... P, typename... A>
 void launch_cluster(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,

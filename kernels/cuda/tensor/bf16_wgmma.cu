@@ -277,13 +277,7 @@ bool bf16_open(void) {
 
 unsigned bf16_clusters(unsigned blocks) {
     using namespace bf16;
-    cudaLaunchAttribute attribute;
-    cudaLaunchConfig_t config = cluster_config(&attribute, dim3(blocks), THREADS, SHARED_BYTES, blocks);
-    int clusters = 0;
-    const bool known =
-        cudaOccupancyMaxActiveClusters(&clusters, kernel_of(GEMM_NN, 256), &config) == cudaSuccess;
-    if (!known) cudaGetLastError(); /* it is no error of a later launch */
-    return known ? (unsigned)clusters : 0;
+    return clusters_that_fit((const void *)kernel_of(GEMM_NN, 256), blocks, THREADS, SHARED_BYTES);
 }
 
 void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &p, unsigned processors,

@@ -252,12 +252,7 @@ bool bf16x6_open(void) {
 
 unsigned bf16x6_clusters(unsigned blocks) {
     using namespace bf16x6;
-    cudaLaunchAttribute attribute;
-    cudaLaunchConfig_t config = cluster_config(&attribute, dim3(blocks), THREADS, SHARED_BYTES, blocks);
-    int clusters = 0;
-    const bool known = cudaOccupancyMaxActiveClusters(&clusters, kernel_of(GEMM_NN), &config) == cudaSuccess;
-    if (!known) cudaGetLastError(); /* it is no error of a later launch */
-    return known ? (unsigned)clusters : 0;
+    return clusters_that_fit((const void *)kernel_of(GEMM_NN), blocks, THREADS, SHARED_BYTES);
 }
 
 void bf16x6_launch(enum gemm_op op, const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
