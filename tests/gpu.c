@@ -1,6 +1,9 @@
 #include "tests/gpu.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+#include "tests/training_bench.h"
 
 const char *const gpu_backends[GPU_BACKENDS] = {"cuda-naive", "cuda-coalesced", "cuda-shmem",
                                                 "cuda-order", "cuda-tuned",     "cublas"};
@@ -43,4 +46,13 @@ void gpu_open(struct compute *compute, const char *name, const struct compute_op
     assert_status(registry_find(name, &backend), STATUS_OK);
     assert_status(compute_open(compute, backend, options), STATUS_OK);
     avoid_while(compute);
+}
+
+void gpu_open_engine(struct bench *bench, const char *engine, const char *settings) {
+    char all[512];
+    gpu_needed();
+    snprintf(all, sizeof all, "backend=cuda-tuned engine=%s log-steps=400 %s", engine, settings);
+    bench_open(bench, all, NULL);
+    assert_string_equal(bench->trainer.notice, "");
+    assert_string_equal(bench->trainer.engine->name, engine);
 }

@@ -11,4 +11,9 @@ extern const char *const gpu_backends[GPU_BACKENDS];
 void gpu_needed(void);
 void gpu_open(struct compute *compute, const char *backend, const struct compute_options *options);
 
+struct bench; /* tests/training_bench.h */
+
+/* A training with backend cuda-tuned and this engine, which must be possible. */
+void gpu_open_engine(struct bench *bench, const char *engine, const char *settings);
+
 #endif
