@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""tests/examples.py [PROGRAM]: runs the examples of the documents below as a reader would, in order, in a scratch folder
-that has ./train and links to the folders of the source tree. tests/consumers.py runs those of docs/deployment.md.
+"""tests/examples.py [PROGRAM]: runs the examples of the documents below as a reader would, in order, each document in a
+scratch folder that has ./train and links to the folders of the source tree, two documents at a time. tests/consumers.py runs
+those of docs/deployment.md.
 
 - A block of `sh` or `python` is run; later Python continues earlier. A command must succeed, unless its comment says
   `# exits with N`. What it must print may stand in a comment, too: `# prints TEXT`.
@@ -22,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENTS = ["docs/own-images.md", "docs/grading.md", "docs/your-own-gemm.md", "docs/report.md"]
+DOCUMENTS = ["docs/your-own-gemm.md", "docs/report.md", "docs/grading.md", "docs/own-images.md"]
 BLOCK = re.compile(r"^(?:<!-- needs ([^\n]*?) -->\n+)?```(\w+)\n(.*?)^```", re.M | re.S)
 MEASURED = re.compile(r"[\d,]*\d\.\d+|[\d,]*\d(?=/[\d]| %)")
 FILE = re.compile(r"(?:/\*|//|#) ([\w-]+\.\w+)\b")
@@ -132,7 +134,8 @@ def main():
         print("skipped: no MNIST (data/fetch.sh downloads it)")
         return
     program = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ROOT / "train")
-    sys.exit(not all([run_document(document, program) for document in DOCUMENTS]))
+    with ThreadPoolExecutor(2) as pool:
+        sys.exit(not all(list(pool.map(lambda document: run_document(document, program), DOCUMENTS))))
 
 
 if __name__ == "__main__":

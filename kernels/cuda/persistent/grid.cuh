@@ -37,6 +37,20 @@ template <int ID, int COUNT> __device__ inline void barrier_arrive() {
 
 /* --- packets: one value, or three in one access of 16 bytes (compute capability 7.0) --- */
 
+__device__ inline void load_16_bytes(const void *from, uint64_t &low, uint64_t &high) {
+    asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
+                 : "=l"(low), "=l"(high)
+                 : "l"(from)
+                 : "memory");
+}
+
+__device__ inline void store_16_bytes(void *to, uint64_t low, uint64_t high) {
+    asm volatile("{ .reg .b128 all; mov.b128 all, {%1, %2}; st.relaxed.gpu.global.b128 [%0], all; }"
+                 :
+                 : "l"(to), "l"(low), "l"(high)
+                 : "memory");
+}
+
 struct ll_packet {
     typedef uint64_t word;
     float value;
@@ -58,10 +72,7 @@ struct __align__(16) ll_packet3 {
     uint32_t tag;
 
     __device__ static void load(word & to, const ll_packet3 *from) {
-        asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
-                     : "=l"(to.low), "=l"(to.high)
-                     : "l"(from)
-                     : "memory");
+        load_16_bytes(from, to.low, to.high);
     }
     __device__ static uint32_t tag_of(word from) {
         return (uint32_t)(from.high >> 32);
@@ -90,10 +101,7 @@ __device__ inline void ll_send(ll_packet *to, float value, uint32_t tag) {
 __device__ inline void ll_send(ll_packet3 *to, float first, float second, float third, uint32_t tag) {
     const uint64_t low = (uint64_t)__float_as_uint(second) << 32 | __float_as_uint(first),
                    high = (uint64_t)tag << 32 | __float_as_uint(third);
-    asm volatile("{ .reg .b128 all; mov.b128 all, {%1, %2}; st.relaxed.gpu.global.b128 [%0], all; }"
-                 :
-                 : "l"(to), "l"(low), "l"(high)
-                 : "memory");
+    store_16_bytes(to, low, high);
 }
 
 __device__ inline void ll_send(ll_packet4 *to, float first, float second, float third, float fourth,

@@ -119,20 +119,13 @@ __device__ inline uint32_t phase_of(int i) {
 
 __device__ inline uint4 load_packet(const uint4 *from) {
     uint64_t low, high;
-    asm volatile("{ .reg .b128 all; ld.relaxed.gpu.global.b128 all, [%2]; mov.b128 {%0, %1}, all; }"
-                 : "=l"(low), "=l"(high)
-                 : "l"(from)
-                 : "memory");
+    load_16_bytes(from, low, high);
     return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high, (uint32_t)(high >> 32));
 }
 
 __device__ inline void send_packet(uint4 *to, uint4 words, uint32_t phase) {
-    const uint64_t low = (uint64_t)words.y << 32 | words.x,
-                   high = (uint64_t)((words.w & ~1u) | phase) << 32 | words.z;
-    asm volatile("{ .reg .b128 all; mov.b128 all, {%1, %2}; st.relaxed.gpu.global.b128 [%0], all; }"
-                 :
-                 : "l"(to), "l"(low), "l"(high)
-                 : "memory");
+    store_16_bytes(to, (uint64_t)words.y << 32 | words.x,
+                   (uint64_t)((words.w & ~1u) | phase) << 32 | words.z);
 }
 
 __device__ inline bool arrived(uint4 packet, uint32_t phase) {
