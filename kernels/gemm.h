@@ -13,8 +13,9 @@
    - NaN and Inf in A, B and (if beta != 0) C propagate as IEEE 754 says. With alpha == 0 a call may skip A
      and B, as in BLAS.
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
-   - With bfloat16 operands, sums are float32. C is float32, or bfloat16 with beta == 0 (rounded once, to
-     nearest even). Denormals (below 2^-126) may count as zero: some CPU instructions flush them.
+   - With operands of 16 bits (GEMM_BF16, GEMM_F16), sums are float32. C is float32, or of the type of the
+     operands with beta == 0 (rounded once, to nearest even; in GEMM_F16 what rounds to more than 65504 is
+     Inf). Denormals of bfloat16 (below 2^-126) may count as zero: some CPU instructions flush them.
    - A call allocates nothing in steady state. Workspace belongs to the context and grows at most once per
      shape.
    - The same call returns the same bits every time.
@@ -24,14 +25,16 @@
    A backend is one const struct gemm_backend in one file. Either src/backend/registry.c has a line for it,
    or it is a plug-in: a shared object whose source ends with GEMM_PLUGIN(backend), for --backend ./my.so.
    A plug-in needs this header alone, which includes only standard headers and compiles as C11, C++17 and
-   CUDA. kernels/bf16.h converts bfloat16. docs/your-own-gemm.md has examples. */
+   CUDA. kernels/bf16.h and f16.h convert types of 16 bits. docs/your-own-gemm.md has examples. */
 #ifndef TESSERA_KERNELS_GEMM_H
 #define TESSERA_KERNELS_GEMM_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-enum gemm_dtype { GEMM_F32, GEMM_F64, GEMM_BF16 };
+/* bfloat16 has the exponent of float32 and 8 significant bits; GEMM_F16 is IEEE half precision, with 11.
+   `supports` must refuse values that it does not know. */
+enum gemm_dtype { GEMM_F32, GEMM_F64, GEMM_BF16, GEMM_F16 };
 enum gemm_op { GEMM_NN, GEMM_TN, GEMM_NT, GEMM_TT };
 enum gemm_device { GEMM_ON_HOST, GEMM_ON_CUDA };
 
@@ -62,7 +65,7 @@ enum {
 
 /* Work to do on C while it is still in registers: C becomes act(C + bias). */
 struct gemm_epilogue {
-    const void *bias; /* [n], never NULL, added to every row; float32 with GEMM_BF16 */
+    const void *bias; /* [n], never NULL, added to every row; float32 with 16 bits */
     enum activation activation;
     void *pre; /* (optional) [m][n] with ldc: receives the values before the activation */
 };
@@ -72,12 +75,13 @@ struct gemm_epilogue {
 struct gemm_backward {
     enum activation activation;
     const void *pre, *output; /* Z and Y: [m][n] with ldc. Z is read only if activation_needs_input */
-    void *bias_grad;          /* [n]; float32 with GEMM_BF16 */
+    void *bias_grad;          /* [n]; float32 with 16 bits */
+    double bias_scale;        /* with GEMM_F16: bias_grad is the column sums times this */
 };
 
 struct gemm_call {
     enum gemm_dtype dtype; /* of A, B and C */
-    bool c_f32;            /* with GEMM_BF16: C is float32 */
+    bool c_f32;            /* with 16 bits: C is float32 */
     enum gemm_op op;
     size_t m, n, k;
     double alpha;
@@ -99,6 +103,11 @@ struct gemm_call {
     bool beside_sums;
 };
 
+/* What the column sums of a backward epilogue are multiplied by. */
+static inline double gemm_bias_scale(const struct gemm_call *call) {
+    return call->dtype == GEMM_F16 ? call->backward->bias_scale : 1;
+}
+
 /* Elements from one matrix of a batch to the next. */
 struct gemm_strides {
     size_t a, b, c;
@@ -115,10 +124,15 @@ static inline struct gemm_call gemm_batch_item(const struct gemm_call *call,
     return one;
 }
 
-/* How float32 matrices are multiplied. The user requests the last two by name. GEMM_TF32 rounds the operands
-   to 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them as bfloat16 (7 bits)
-   and calls with GEMM_BF16. */
-enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16 };
+/* How float32 matrices are multiplied. The user requests all but the first by name. GEMM_TF32 rounds the
+   operands to 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them as bfloat16
+   (7 bits) and calls with GEMM_BF16; with GEMM_MIXED_F16 as half precision (10 bits), with GEMM_F16. */
+enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16, GEMM_MIXED_F16 };
+
+/* Are elements of this type of 16 bits, with float32 sums, biases and bias gradients? */
+static inline bool gemm_is_16bit(enum gemm_dtype dtype) {
+    return dtype == GEMM_BF16 || dtype == GEMM_F16;
+}
 
 /* Does the derivative read the value before the activation? Z and Y then have separate memory. */
 static inline bool activation_needs_input(enum activation activation) {
@@ -201,8 +215,8 @@ struct gemm_backend {
        that spin on the same cores run at half their speed or less. */
     bool (*own_threads)(void *context);
 
-    /* Does it support this precision of float32 matrices? NULL: GEMM_TRUE alone. For GEMM_MIXED_BF16 the
-       program asks `supports` instead. */
+    /* Does it support this precision of float32 matrices? NULL: GEMM_TRUE alone. For mixed precisions
+       the program asks `supports` instead. */
     bool (*takes_precision)(enum gemm_precision precision);
 
     /* Can `gemm` do the epilogue or backward of this call? The program asks before each call, since

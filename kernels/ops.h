@@ -2,8 +2,8 @@
    device.
 
    Matrices are row-major and dense, [rows][cols]; `void *` points to elements of the table's dtype in device
-   memory. In the table for GEMM_BF16, activations and their gradients (x, pre, out, logits, grad of a layer)
-   are bfloat16; parameters, their gradients and optimiser state are float32. Arithmetic is float32, and each
+   memory. In the tables for 16 bits, activations and their gradients (x, pre, out, logits, grad of a layer)
+   have them; parameters, their gradients and optimiser state are float32. Arithmetic is float32, and each
    stored result is rounded once.
 
    Calls may be asynchronous and return no error: the device reports faults when it is synchronised. Every
@@ -125,10 +125,12 @@ struct ops {
     void (*bias_activation)(void *context, size_t rows, size_t cols, enum activation activation,
                             const void *bias, void *pre, void *out);
 
-    /* grad *= act'(pre), then bias_grad[c] = beta bias_grad[c] + (1 - beta) sum_r grad[r][c]. With beta 0,
-       bias_grad is not read. `pre` is read only if activation_needs_input, else `out`. */
+    /* grad *= act'(pre), then bias_grad[c] = alpha sum_r grad[r][c] + beta bias_grad[c]. With beta 0,
+       bias_grad is not read. `pre` is read only if activation_needs_input, else `out`. With GEMM_F16, Inf and
+       all beyond 65504 become 65504 in grad, before and after, with their sign: one image cannot make the
+       weights infinite. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
-                                     const void *pre, const void *out, void *grad, double beta,
+                                     const void *pre, const void *out, void *grad, double alpha, double beta,
                                      void *bias_grad);
 
     /* out[i] = 0 or in[i] / (1 - rate); `out` may be `in`. The backward pass calls it on the gradients, with
@@ -140,14 +142,14 @@ struct ops {
     void (*sign_step)(void *context, size_t count, double amount, const void *grad, void *x);
 
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 -
-       smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). The rows
-       are a part, or all, of a batch of so many. `grad` receives (softmax - target) / batch and `loss` the
-       mean over the rows; either may be NULL. A label of `classes` or more makes the loss NaN. A loss that is
-       not finite sets tally->bad_step; the other fields of the tally change only if `counted` (false for
-       adversarial images). */
-    void (*softmax_cross_entropy)(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
-                                  const void *logits, const uint8_t *labels, void *grad, double *loss,
-                                  struct tally *tally, bool counted);
+       smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). `grad`
+       receives (softmax - target) / divisor (the images of the batch, of which the rows are a part or all)
+       and `loss` the mean over the rows; either may be NULL. A label of `classes` or more makes the loss NaN.
+       A loss that is not finite sets tally->bad_step; the other fields of the tally change only if `counted`
+       (false for adversarial images). */
+    void (*softmax_cross_entropy)(void *context, size_t rows, double divisor, size_t classes,
+                                  double smoothing, const void *logits, const uint8_t *labels, void *grad,
+                                  double *loss, struct tally *tally, bool counted);
 
     /* into[i] += from[i], both of the parameters' dtype. */
     void (*add)(void *context, size_t count, const void *from, void *into);

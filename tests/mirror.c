@@ -9,7 +9,7 @@ void pair_open(struct device_pair *pair, enum gemm_dtype dtype) {
     gpu_open(&pair->gpu, "cublas", &(struct compute_options){.threads = 1});
     support_open(&pair->host, "serial", 1);
     pair->activation_dtype = dtype;
-    pair->parameter_dtype = dtype == GEMM_BF16 ? GEMM_F32 : dtype;
+    pair->parameter_dtype = dtype_of_sums(dtype);
     pair->host_ops = pair->host.device.driver->ops(&pair->host.device, dtype);
     pair->gpu_ops = pair->gpu.device.driver->ops(&pair->gpu.device, dtype);
 }

@@ -132,7 +132,7 @@ static void right_ones_pass(void **state) {
     for (int i = 0; i < 2; i++) {
         struct compute compute;
         support_open(&compute, names[i], 2);
-        for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+        for (int dtype = GEMM_F32; dtype < DTYPES; dtype++)
             for (int op = GEMM_NN; op <= GEMM_NT; op++)
                 for (size_t rotate = 0; rotate < 2; rotate++)
                     assert_status(

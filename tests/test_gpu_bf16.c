@@ -1,31 +1,38 @@
-/* bfloat16 GEMM on the tensor cores (kernels/cuda/tensor/bf16*, 6_tuned_narrow_bf16.cu): right for every
-   shape and epilogue, the same bits every time. Other GPUs than those of compute capability 9.0, and matrices
-   that are not aligned, have the other kernels of the backend. */
+/* GEMM of 16 bits on the tensor cores, bfloat16 and half precision (kernels/cuda/tensor/bf16*,
+   6_tuned_narrow_bf16.cu): right for every shape and epilogue, the same bits every time. GPUs other than
+   those of compute capability 9.0, and matrices that are not aligned, have the other kernels of the backend. */
 #include "tests/gpu.h"
 
 #include <string.h>
 
 #include "src/backend/verify.h"
 
-static void open_tensor(struct compute *compute, const char *option) {
+/* What each test receives. */
+static struct kind {
+    enum gemm_dtype dtype;
+    enum gemm_precision precision;
+    const char *kernel;
+} bf16 = {GEMM_BF16, GEMM_MIXED_BF16, "bf16_kernel"}, fp16 = {GEMM_F16, GEMM_MIXED_F16, "fp16_kernel"};
+
+static void open_tensor(const struct kind *kind, struct compute *compute, const char *option) {
     gpu_open(compute, "cuda-tuned",
-             &(struct compute_options){.threads = 2, .options = option, .precision = GEMM_MIXED_BF16});
+             &(struct compute_options){.threads = 2, .options = option, .precision = kind->precision});
 }
 
 static void the_list_is_right(void **state) {
-    (void)state;
+    const struct kind *kind = *state;
     struct compute compute;
-    open_tensor(&compute, "tensor=always");
+    open_tensor(kind, &compute, "tensor=always");
     for (size_t i = 0; i < verify_case_count(); i += support_stride()) {
         const struct verify_case test = verify_case_at(i);
-        if (test.dtype == GEMM_BF16) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        if (test.dtype == kind->dtype) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
     }
     compute_close(&compute);
 }
 
 /* One product with a plain C, a float32 C and each epilogue. */
-static void check_shape(struct compute *compute, struct verify_case test) {
-    test.dtype = GEMM_BF16;
+static void check_shape(const struct kind *kind, struct compute *compute, struct verify_case test) {
+    test.dtype = kind->dtype;
     test.twice = true;
     assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
     test.c_f32 = true;
@@ -43,13 +50,13 @@ static void check_shape(struct compute *compute, struct verify_case test) {
 
 /* Several tiles and clusters, parts of k, and edges; rows of a multiple of 16 bytes and others. */
 static void large_shapes_are_right(void **state) {
-    (void)state;
+    const struct kind *kind = *state;
     static const size_t shapes[][4] = {{1029, 520, 301, 3}, {700, 2048, 72, 0},  {784, 504, 400, 8},
                                        {128, 2504, 200, 0}, {125, 1000, 805, 3}, {2500, 328, 64, 0},
                                        {200, 136, 2048, 0}, {300, 270, 130, 1}};
     const size_t count = sizeof shapes / sizeof *shapes;
     struct compute compute;
-    open_tensor(&compute, "tensor=always");
+    open_tensor(kind, &compute, "tensor=always");
     for (size_t i = 0; i < count * 3 * VERIFY_VALUES; i += support_stride() < 23 ? support_stride() : 23) {
         const size_t *const shape = shapes[i % count];
         struct verify_case test = {.op = (enum gemm_op)(i / count % 3),
@@ -63,7 +70,7 @@ static void large_shapes_are_right(void **state) {
                                    .activation = (enum activation)(i % ACTIVATION_COUNT),
                                    .seed = i};
         if (test.values != VERIFY_ORDINARY) test.integers = false;
-        check_shape(&compute, test);
+        check_shape(kind, &compute, test);
     }
     compute_close(&compute);
 }
@@ -71,26 +78,27 @@ static void large_shapes_are_right(void **state) {
 /* Thread blocks that take a second tile after an odd number of stores (192 columns are 3 parts of a row); and
    wide tiles whose k several blocks share, whose sums must not reach what the backward epilogue has read. */
 static void turns_and_parts_are_right(void **state) {
-    (void)state;
+    const struct kind *kind = *state;
     static const size_t shapes[][3] = {{4096, 1536, 64}, {384, 2176, 4096}};
     struct compute compute;
-    open_tensor(&compute, "tensor=always");
+    open_tensor(kind, &compute, "tensor=always");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_shape(&compute, (struct verify_case){.op = i == 1 ? GEMM_NT : GEMM_NN,
-                                                   .m = shapes[i][0],
-                                                   .n = shapes[i][1],
-                                                   .k = shapes[i][2],
-                                                   .alpha = 1,
-                                                   .activation = ACTIVATION_TANH,
-                                                   .seed = i});
+        check_shape(kind, &compute,
+                    (struct verify_case){.op = i == 1 ? GEMM_NT : GEMM_NN,
+                                         .m = shapes[i][0],
+                                         .n = shapes[i][1],
+                                         .k = shapes[i][2],
+                                         .alpha = 1,
+                                         .activation = ACTIVATION_TANH,
+                                         .seed = i});
     compute_close(&compute);
 }
 
 /* A long sum in one accumulator, which tensor cores truncate, is within the bound. */
 static void long_sums_are_right(void **state) {
-    (void)state;
+    const struct kind *kind = *state;
     struct compute compute;
-    open_tensor(&compute, "tensor=always");
+    open_tensor(kind, &compute, "tensor=always");
     for (int op = GEMM_NN; op <= GEMM_NT; op++)
         for (int values = 0; values < 2; values++) {
             const struct verify_case test = {.op = (enum gemm_op)op,
@@ -100,22 +108,22 @@ static void long_sums_are_right(void **state) {
                                              .alpha = 1,
                                              .values = values ? VERIFY_POSITIVE : VERIFY_ORDINARY,
                                              .seed = 17};
-            check_shape(&compute, test);
+            check_shape(kind, &compute, test);
         }
     compute_close(&compute);
 }
 
 /* An output layer: logits, weight gradient, input gradient. */
 static void narrow_products_are_right(void **state) {
-    (void)state;
+    const struct kind *kind = *state;
     static const size_t sizes[][3] = {
         {1024, 504, 10}, {4094, 1000, 10}, {600, 1000, 16}, {520, 4104, 3}, {513, 72, 7}};
     struct compute compute;
-    open_tensor(&compute, "tensor=auto");
+    open_tensor(kind, &compute, "tensor=auto");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes * ACTIVATION_COUNT;
          i += support_stride() < 7 ? support_stride() : 7) {
         const size_t *const size = sizes[i / ACTIVATION_COUNT], rows = size[0], in = size[1], out = size[2];
-        struct verify_case test = {.dtype = GEMM_BF16,
+        struct verify_case test = {.dtype = kind->dtype,
                                    .alpha = i % 2 ? 1 : 0.25,
                                    .twice = true,
                                    .activation = (enum activation)(i % ACTIVATION_COUNT),
@@ -143,12 +151,12 @@ static void narrow_products_are_right(void **state) {
 /* --- the choice --- */
 
 /* The kernel for a product of squares with bias and relu, "" for cuBLAS. */
-static void kernel_of(const char *option, size_t side, size_t ld, char name[48]) {
+static void kernel_of(const struct kind *kind, const char *option, size_t side, size_t ld, char name[48]) {
     struct compute compute;
     struct gemm_kernel list[4] = {0};
-    open_tensor(&compute, option);
+    open_tensor(kind, &compute, option);
     const struct gemm_epilogue epilogue = {.activation = ACTIVATION_RELU};
-    const struct gemm_call call = {.dtype = GEMM_BF16,
+    const struct gemm_call call = {.dtype = kind->dtype,
                                    .m = side,
                                    .n = side,
                                    .k = side,
@@ -163,29 +171,33 @@ static void kernel_of(const char *option, size_t side, size_t ld, char name[48])
 }
 
 static void the_option_chooses(void **state) {
-    (void)state;
+    const struct kind *kind = *state;
     char name[48];
-    kernel_of("tensor=always", 2048, 2048, name);
+    kernel_of(kind, "tensor=always", 2048, 2048, name);
     if (!name[0]) {
         print_message("skipped: this GPU is not of compute capability 9.0\n");
         skip();
     }
-    assert_true(strstr(name, "bf16_kernel"));
-    kernel_of("tensor=auto", 2048, 2048, name);
-    assert_true(strstr(name, "bf16_kernel"));
-    kernel_of("tensor=auto", 2048, 2054, name); /* rows do not begin at multiples of 16 bytes */
+    assert_true(strstr(name, kind->kernel));
+    kernel_of(kind, "tensor=auto", 2048, 2048, name);
+    assert_true(strstr(name, kind->kernel));
+    kernel_of(kind, "tensor=auto", 2048, 2054, name); /* rows do not begin at multiples of 16 bytes */
     assert_string_equal(name, "");
-    kernel_of("tensor=never", 2048, 2048, name);
+    kernel_of(kind, "tensor=never", 2048, 2048, name);
     assert_string_equal(name, "");
-    kernel_of("tensor=auto", 32, 32, name);
+    kernel_of(kind, "tensor=auto", 32, 32, name);
     assert_true(strstr(name, "small_kernel"));
 }
 
+#define BOTH(test)                             \
+    {#test, test, NULL, NULL, &bf16}, {        \
+#        test " fp16", test, NULL, NULL, &fp16 \
+    }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_list_is_right),   cmocka_unit_test(large_shapes_are_right),
-        cmocka_unit_test(long_sums_are_right), cmocka_unit_test(narrow_products_are_right),
-        cmocka_unit_test(the_option_chooses),  cmocka_unit_test(turns_and_parts_are_right),
+        BOTH(the_list_is_right),         BOTH(large_shapes_are_right), BOTH(long_sums_are_right),
+        BOTH(narrow_products_are_right), BOTH(the_option_chooses),     BOTH(turns_and_parts_are_right),
     };
-    return cmocka_run_group_tests_name("gpu bf16", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("gpu 16 bits", tests, NULL, NULL);
 }

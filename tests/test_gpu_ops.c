@@ -11,7 +11,7 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 static void ops_activation(void **state) {
     (void)state;
     struct device_pair pair;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         for (int act = ACTIVATION_NONE; act < ACTIVATION_COUNT; act++)
@@ -20,7 +20,7 @@ static void ops_activation(void **state) {
                 const enum activation activation = (enum activation)act;
                 /* sums of values rounded to bfloat16: near a tie, host and GPU may round to different
                    neighbours */
-                const double sums_ulps = pair.activation_dtype == GEMM_BF16 ? 4 * 65536 : 32 + (double)rows;
+                const double sums_ulps = gemm_is_16bit(pair.activation_dtype) ? 4 * 65536 : 32 + (double)rows;
                 struct mirror pre = mirror_activations(&pair, count, 3, 1),
                               bias = mirror_parameters(&pair, cols, 1, 2);
                 struct mirror out =
@@ -34,15 +34,15 @@ static void ops_activation(void **state) {
                 mirror_upload(&pair, pre); /* one backward input: relu jumps at 0 */
                 mirror_upload(&pair, out);
                 pair.host_ops->bias_activation_backward(host, rows, cols, activation, pre.host, out.host,
-                                                        grad.host, 0, sums.host);
+                                                        grad.host, 1, 0, sums.host);
                 pair.gpu_ops->bias_activation_backward(gpu, rows, cols, activation, pre.gpu, out.gpu,
-                                                       grad.gpu, 0, sums.gpu);
+                                                       grad.gpu, 1, 0, sums.gpu);
                 mirror_compare(&pair, pair.activation_dtype, grad, 32);
                 mirror_compare(&pair, pair.parameter_dtype, sums, sums_ulps);
                 pair.host_ops->bias_activation_backward(host, rows, cols, ACTIVATION_NONE, pre.host, out.host,
-                                                        grad.host, 0.5, sums.host);
+                                                        grad.host, 0.5, 0.5, sums.host);
                 pair.gpu_ops->bias_activation_backward(gpu, rows, cols, ACTIVATION_NONE, pre.gpu, out.gpu,
-                                                       grad.gpu, 0.5, sums.gpu);
+                                                       grad.gpu, 0.5, 0.5, sums.gpu);
                 mirror_compare(&pair, pair.parameter_dtype, sums, sums_ulps);
                 if (activation_needs_input(activation)) mirror_free(&pair, out);
                 const struct mirror rest[] = {pre, bias, grad, sums};
@@ -74,7 +74,7 @@ static void ops_softmax(void **state) {
     (void)state;
     struct device_pair pair;
     static const size_t shapes[][2] = {{1, 2}, {128, 10}, {127, 26}, {8192, 10}, {20001, 40}, {5, 300}};
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         void *host = pair.host.device.ops_context, *gpu = pair.gpu.device.ops_context;
         for (size_t s = 0; s < 6; s += support_every(3))
@@ -92,11 +92,11 @@ static void ops_softmax(void **state) {
                 mirror_upload(&pair, labels);
                 mirror_upload(&pair, logits);
                 for (int time = 0; time < 3; time++) {
-                    pair.host_ops->softmax_cross_entropy(host, rows, rows, classes, 0, logits.host,
+                    pair.host_ops->softmax_cross_entropy(host, rows, (double)rows, classes, 0, logits.host,
                                                          labels.host, grad.host, loss.host, tally.host,
                                                          time != 1);
-                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, rows, classes, 0, logits.gpu, labels.gpu,
-                                                        grad.gpu, loss.gpu, tally.gpu, time != 1);
+                    pair.gpu_ops->softmax_cross_entropy(gpu, rows, (double)rows, classes, 0, logits.gpu,
+                                                        labels.gpu, grad.gpu, loss.gpu, tally.gpu, time != 1);
                 }
                 compare_tallies(&pair, tally, loss);
                 if (!bad) mirror_compare(&pair, pair.activation_dtype, grad, 32);

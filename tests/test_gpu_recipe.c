@@ -23,8 +23,13 @@ static const char *const recipes[] = {
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
-static const char *const hows[] = {"backend=cublas", "backend=cuda-tuned", "backend=cuda-tuned dtype=f64",
-                                   "backend=cublas precision=bf16", "backend=cuda-tuned precision=bf16"};
+static const char *const hows[] = {"backend=cublas",
+                                   "backend=cuda-tuned",
+                                   "backend=cuda-tuned dtype=f64",
+                                   "backend=cublas precision=bf16",
+                                   "backend=cuda-tuned precision=bf16",
+                                   "backend=cublas precision=fp16",
+                                   "backend=cuda-tuned precision=fp16"};
 enum { HOWS = sizeof hows / sizeof *hows };
 
 static void open_recipe(struct bench *bench, size_t recipe, const char *how,

@@ -56,12 +56,14 @@ static void rounded_precisions_stay_near(void **state) {
         double unit;
     } precisions[] = {{"backend=cublas precision=tf32", 0x1p-11},
                       {"backend=cublas precision=bf16", 0x1p-8},
-                      {"backend=cuda-tuned precision=bf16", 0x1p-8}};
+                      {"backend=cuda-tuned precision=bf16", 0x1p-8},
+                      {"backend=cublas precision=fp16", 0x1p-11},
+                      {"backend=cuda-tuned precision=fp16", 0x1p-11}};
     static const char *const ways[] = {"engine=eager", "engine=graph", "residency=host"},
                              recipe[] = "layers=42-300-4 batch-size=16 epochs=2";
     gpu_needed();
-    const int first = support_stride() > 1 ? 2 : 0;
-    for (int p = first; p < 3; p++)
+    const int first = support_stride() > 1 ? 2 : 0, step = support_stride() > 1 ? 2 : 1;
+    for (int p = first; p < 5; p += step)
         for (size_t way = 0; way < 3; way += support_every(3)) {
             const struct lockstep_bound bound = lockstep_rounded(precisions[p].unit);
             char how[256], eager[256];
@@ -76,7 +78,9 @@ static void rounded_precisions_stay_near(void **state) {
             bench_open(&rounded, settings, NULL);
             snprintf(settings, sizeof settings, "backend=cublas engine=eager %s", recipe);
             bench_open(&exact, settings, NULL);
-            assert_int_equal(rounded.trainer.mlp.activation_dtype, p ? GEMM_BF16 : GEMM_F32);
+            assert_int_equal(rounded.trainer.mlp.activation_dtype, p > 2   ? GEMM_F16
+                                                                   : p > 0 ? GEMM_BF16
+                                                                           : GEMM_F32);
             const struct lockstep_seen seen = lockstep_check(&exact, &rounded, recipe, &bound);
             lockstep_print(&seen);
             for (size_t l = 0; l < 2; l++) assert_true(seen.weights[l] > precisions[p].unit / 32);
@@ -126,11 +130,13 @@ static void graph_equals_eager_bit_for_bit(void **state) {
                                        "backend=cuda-tuned dtype=f64",
                                        "backend=cublas precision=bf16",
                                        "backend=cuda-tuned precision=bf16",
+                                       "backend=cublas precision=fp16",
+                                       "backend=cuda-tuned precision=fp16",
                                        "backend=cuda-tuned layers=784-12-10 batch-size=1100"};
     static const char *const engines[] = {"eager", "graph", "graph"};
     gpu_needed();
-    const int first = support_stride() > 1 ? 5 : 0;
-    for (int how = first; how < 6; how++) {
+    const int first = support_stride() > 1 ? 6 : 0;
+    for (int how = first; how < 8; how++) {
         void *weights[3];
         size_t bytes = 0;
         for (int i = 0; i < 3; i++) {
@@ -227,9 +233,9 @@ static void rows_of_mixed_precision(void **state) {
         snprintf(mirror, sizeof mirror,
                  "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 %s", recipes[r]);
         snprintf(settings, sizeof settings,
-                 "backend=cuda-tuned precision=bf16 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 "
+                 "backend=cuda-tuned precision=%s layers=42-30-21-4 batch-size=16 epochs=4 seed=3 "
                  "save=%.200s %s",
-                 path, recipes[r]);
+                 r == 1 ? "fp16" : "bf16", path, recipes[r]);
         bench_open(&gpu, settings, NULL);
         bench_open(&host, mirror, NULL);
         const struct mlp *padded = &gpu.trainer.mlp;
@@ -270,12 +276,13 @@ static void rows_of_mixed_precision(void **state) {
 static void resume_equals_uninterrupted(void **state) {
     (void)state;
     static const char *const hows[] = {"backend=cublas engine=eager", "backend=cublas engine=graph",
-                                       "backend=cuda-tuned engine=graph precision=bf16"};
+                                       "backend=cuda-tuned engine=graph precision=bf16",
+                                       "backend=cuda-tuned engine=graph precision=fp16"};
     char path[256];
     gpu_needed();
     snprintf(path, sizeof path, "%s", support_path("gpu.safetensors"));
     const int start = support_stride() > 1 ? 2 : 0;
-    for (int how = start; how < 3; how++) {
+    for (int how = start; how < 4; how++) {
         struct bench whole, first, second;
         struct run_summary summary;
         struct checkpoint checkpoint;

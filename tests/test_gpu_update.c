@@ -59,7 +59,7 @@ static void compare_updates(struct device_pair *pair, const struct update *rule,
             mirror_compare(pair, pair->parameter_dtype, mirror[i], adam ? 256 : 8);
         if (all)
             mirror_compare(pair, pair->activation_dtype, mirror[ROUNDED],
-                           adam && pair->activation_dtype != GEMM_BF16 ? 256 : 8);
+                           adam && !gemm_is_16bit(pair->activation_dtype) ? 256 : 8);
     }
     for (int i = 0; i < MIRRORS; i++) mirror_free(pair, mirror[i]);
 }
@@ -67,7 +67,7 @@ static void compare_updates(struct device_pair *pair, const struct update *rule,
 static void ops_update(void **state) {
     (void)state;
     struct device_pair pair;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t r = 0; r < sizeof rules / sizeof *rules; r++) {
             compare_updates(&pair, &rules[r], 100004, r % 2); /* packs, then single elements */
@@ -138,7 +138,7 @@ static void ops_dropout(void **state) {
     (void)state;
     static const size_t counts[] = {1, 7, 100000, 100003};
     struct device_pair pair;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         struct mirror step = mirror_alloc(&pair, sizeof(struct step_scalars));
         *(struct step_scalars *)step.host = (struct step_scalars){.number = 12345678901234};
@@ -167,7 +167,7 @@ static void ops_sign_step(void **state) {
     static const size_t counts[] = {1, 1000, 802817};
     static const double special[] = {0, -0.0, (double)NAN, (double)INFINITY, -1e-30};
     struct device_pair pair;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
             struct mirror grad = mirror_activations(&pair, counts[c], 1, 5),
@@ -189,7 +189,7 @@ static void ops_label_smoothing(void **state) {
     (void)state;
     static const size_t shapes[][2] = {{1, 2}, {128, 10}, {8192, 10}, {501, 40}};
     struct device_pair pair;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++) {
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++) {
         pair_open(&pair, (enum gemm_dtype)dtype);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             const size_t rows = shapes[s][0], classes = shapes[s][1];
@@ -199,10 +199,10 @@ static void ops_label_smoothing(void **state) {
                           tally = mirror_alloc(&pair, sizeof(struct tally));
             for (size_t r = 0; r < rows; r++) ((uint8_t *)labels.host)[r] = (uint8_t)(r * 7 % classes);
             mirror_upload(&pair, labels);
-            pair.host_ops->softmax_cross_entropy(pair.host.device.ops_context, rows, rows, classes, 0.1,
-                                                 logits.host, labels.host, grad.host, loss.host, tally.host,
-                                                 true);
-            pair.gpu_ops->softmax_cross_entropy(pair.gpu.device.ops_context, rows, rows, classes, 0.1,
+            pair.host_ops->softmax_cross_entropy(pair.host.device.ops_context, rows, (double)rows, classes,
+                                                 0.1, logits.host, labels.host, grad.host, loss.host,
+                                                 tally.host, true);
+            pair.gpu_ops->softmax_cross_entropy(pair.gpu.device.ops_context, rows, (double)rows, classes, 0.1,
                                                 logits.gpu, labels.gpu, grad.gpu, loss.gpu, tally.gpu, true);
             mirror_compare(&pair, pair.activation_dtype, grad, 32);
             mirror_compare(&pair, GEMM_F64, loss, dtype == GEMM_F64 ? 1e3 : 1e10); /* float32 exponentials */

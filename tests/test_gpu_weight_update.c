@@ -53,10 +53,10 @@ static struct matrices open_matrices(struct compute *compute, const struct gemm_
     const struct step_scalars step = {.learning_rate = 0.05, .adam_rate = 0.07, .adam_root = 1.5};
     const struct tally guard = {.bad_step = bad_step};
     struct matrices all = {
-        .a = random_matrix(compute, GEMM_BF16, call->k * call->lda, integers, -1, 1),
-        .b = random_matrix(compute, GEMM_BF16, call->k * call->ldb, integers, -1, 2),
+        .a = random_matrix(compute, call->dtype, call->k * call->lda, integers, -1, 1),
+        .b = random_matrix(compute, call->dtype, call->k * call->ldb, integers, -1, 2),
         .c = random_matrix(compute, GEMM_F32, elements, false, -1, 3),
-        .rounded = random_matrix(compute, GEMM_BF16, elements, false, -1, 4),
+        .rounded = random_matrix(compute, call->dtype, elements, false, -1, 4),
         .step = upload(compute, &step, sizeof step),
         .guard = upload(compute, &guard, sizeof guard),
     };
@@ -116,7 +116,7 @@ static void check_call(struct compute *compute, const struct gemm_call *shape, c
     const struct weight_update update = {rule_on(&fused, rule), fused.step, fused.guard, NULL};
     const struct update after = rule_on(&apart, rule);
     struct gemm_call call = call_on(shape, &fused);
-    const struct ops *ops = compute->device.driver->ops(&compute->device, GEMM_BF16);
+    const struct ops *ops = compute->device.driver->ops(&compute->device, shape->dtype);
     bool updated;
     assert_true(compute_fuses_update(compute, &call, &update));
     assert_status(compute_gemm_update(compute, &call, &update, &updated), STATUS_OK);
@@ -170,18 +170,20 @@ static void the_product_is_right(void **state) {
     struct compute compute;
     open_updates(&compute);
     for (size_t i = 0; i < 4 * VERIFY_VALUES; i++) {
-        const struct verify_case test = {.dtype = GEMM_BF16,
-                                         .c_f32 = true,
-                                         .op = GEMM_TN,
-                                         .m = shapes[i % 4][0],
-                                         .n = shapes[i % 4][1],
-                                         .k = shapes[i % 4][2],
-                                         .pad = shapes[i % 4][3],
-                                         .alpha = i % 3 ? 1 : -0.5,
-                                         .twice = true,
-                                         .integers = i / 4 == VERIFY_ORDINARY && i % 2,
-                                         .values = (enum verify_values)(i / 4),
-                                         .seed = i};
+        struct verify_case test = {.dtype = GEMM_BF16,
+                                   .c_f32 = true,
+                                   .op = GEMM_TN,
+                                   .m = shapes[i % 4][0],
+                                   .n = shapes[i % 4][1],
+                                   .k = shapes[i % 4][2],
+                                   .pad = shapes[i % 4][3],
+                                   .alpha = i % 3 ? 1 : -0.5,
+                                   .twice = true,
+                                   .integers = i / 4 == VERIFY_ORDINARY && i % 2,
+                                   .values = (enum verify_values)(i / 4),
+                                   .seed = i};
+        assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
+        test.dtype = GEMM_F16;
         assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
     }
     compute_close(&compute);
@@ -198,7 +200,8 @@ static void the_bits_of_gradient_and_update(void **state) {
     open_updates(&compute);
     for (size_t i = 0; i < count * RULES; i += support_stride() < 7 ? support_stride() : 7) {
         struct gemm_call call = shape_of(shapes[i % count][0], shapes[i % count][1], shapes[i % count][2]);
-        call.alpha = i % 4 == 3 ? 0.5 : 1;
+        call.alpha = i % 4 == 3 ? 0.3 : 1;
+        call.dtype = i / 2 % 2 ? GEMM_F16 : GEMM_BF16;
         check_call(&compute, &call, &rules[i / count], i % 2, i % 5 == 4);
     }
     compute_close(&compute);

@@ -43,9 +43,10 @@ static double *trained(struct bench *bench, size_t *bytes) {
     return state;
 }
 
+/* The last one in half precision: the last setting counts. */
 static const char *const recipes[] = {"", "momentum=0.9 nesterov=on weight-decay=0.001",
                                       "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2",
-                                      "optimizer=adam lr=0.001"};
+                                      "optimizer=adam lr=0.001 precision=fp16"};
 
 /* Engines eager and graph, and audits, for which gradients are stored. */
 static void every_engine_has_the_same_bits(void **state) {
@@ -104,13 +105,17 @@ static void resumed_training_has_the_same_bits(void **state) {
 /* Each step from the same state as in float32. */
 static void steps_are_near_float32(void **state) {
     (void)state;
-    const struct lockstep_bound bound = lockstep_rounded(0x1p-8);
     gpu_needed();
-    for (size_t r = 0; r < 2; r++) {
+    for (size_t r = 0; r < 4; r++) {
+        const bool half = r % 2;
+        const struct lockstep_bound bound = lockstep_rounded(half ? 0x1p-11 : 0x1p-8);
         struct bench rounded, exact;
         char recipe[256], settings[512];
-        snprintf(recipe, sizeof recipe, "layers=784-200-136-10 batch-size=128 epochs=1 %s", recipes[r]);
-        open_training(&rounded, recipes[r], "epochs=1 engine=eager audit=off", NULL);
+        snprintf(recipe, sizeof recipe, "layers=784-200-136-10 batch-size=128 epochs=1 %s", recipes[r / 2]);
+        open_training(&rounded, recipes[r / 2],
+                      half ? "epochs=1 engine=eager audit=off precision=fp16"
+                           : "epochs=1 engine=eager audit=off",
+                      NULL);
         snprintf(settings, sizeof settings, "backend=cublas engine=eager %s", recipe);
         bench_open(&exact, settings, NULL);
         const struct lockstep_seen seen = lockstep_check(&exact, &rounded, recipe, &bound);

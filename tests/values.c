@@ -31,5 +31,5 @@ enum gemm_dtype values_parameter_dtype(int dtype) {
 }
 
 double values_tolerance(double count, enum gemm_dtype dtype) {
-    return (dtype == GEMM_BF16 ? 1 : count) * dtype_epsilon(dtype);
+    return (gemm_is_16bit(dtype) && count > 2 ? 2 : count) * dtype_epsilon(dtype); /* rounded once or twice */
 }

@@ -99,7 +99,7 @@ static const char *overwritten(const struct audit_copy *before, const struct aud
 
 /* The largest number. */
 static double largest(enum gemm_dtype dtype) {
-    return dtype == GEMM_F64 ? 0x1.fffffffffffffp1023 : 0x1.fffffep127;
+    return dtype == GEMM_F64 ? 0x1.fffffffffffffp1023 : dtype == GEMM_F16 ? 65504 : 0x1.fffffep127;
 }
 
 /* Rows and columns of C, as lists of indices. */
@@ -183,10 +183,11 @@ static enum status check_block(const struct compute *compute, const struct audit
         const bool stored = stage == 0;
         if (stored && (!call->epilogue || !before->memory[PRE])) continue;
         if (!stored && call->epilogue) oracle_activate(&part, want, bound);
-        for (size_t i = 0; i < count && c_dtype == GEMM_BF16; i++) /* one more rounding */
-            bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(want[i]) + bound[i]);
+        for (size_t i = 0; i < count; i++) /* one more rounding */
+            bound[i] += dtype_rounding(c_dtype, fabs(want[i]) + bound[i]);
         for (size_t i = 0; i < count; i++)
-            if (isinf(bound[i])) want[i] = dtype_get(c_dtype, stored ? got_pre : got, i);
+            if (isinf(bound[i]) || (c_dtype == GEMM_F16 && fabs(want[i]) + bound[i] > largest(c_dtype)))
+                want[i] = dtype_get(c_dtype, stored ? got_pre : got, i);
         right = oracle_compare(c_dtype, part.m, part.n, stored ? got_pre : got, part.n, want, bound, &worst);
         if (!right)
             snprintf(what, size, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
@@ -255,10 +256,10 @@ static enum status check_product(uint64_t *random, const struct compute *compute
                      beta1 = call->beta == 0 ? 0 : fabs(call->beta) * old1[i];
         const double want = call->alpha * abx[i] + beta, magnitude = fabs(call->alpha) * ab1[i];
         double bound = ((double)k + 4) * eps * (magnitude + beta1) + 2 * rounding * magnitude;
-        if (c_dtype == GEMM_BF16) bound += dtype_epsilon(GEMM_BF16) * (magnitude + beta1 + bound);
         bound += (double)(n * (k + 4)) * dtype_underflow(call->dtype);
+        bound += (double)n * dtype_rounding(c_dtype, 0) + dtype_rounding(c_dtype, magnitude + beta1 + bound);
         if (!isfinite(want) || magnitude + beta1 > largest(dtype_of_sums(call->dtype)) ||
-            fabs(cx[i] - want) <= bound)
+            (!isfinite(cx[i]) && magnitude + beta1 > largest(c_dtype)) || fabs(cx[i] - want) <= bound)
             continue; /* rows with NaN: check_sample has them */
         snprintf(what, size, "row %zu of C, times a vector of signs, is %.9g, should be %.9g within %.2g", i,
                  cx[i], want, bound);
@@ -279,7 +280,7 @@ static enum status check_sums(const struct audit_copy *after, char *what, size_t
             sum += value;
             magnitude += fabs(value);
         }
-        const double got = dtype_get(real, after->memory[BIAS], j);
+        const double got = dtype_get(real, after->memory[BIAS], j) / gemm_bias_scale(call);
         if (!isfinite(sum) || magnitude > largest(real) ||
             fabs(got - sum) <= (double)(call->m + 4) * dtype_epsilon(real) * magnitude)
             continue;

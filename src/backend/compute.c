@@ -8,13 +8,14 @@
 #include "src/backend/registry.h"
 #include "src/base/text.h"
 
-static const char *const precision_names[] = {"f32", "tf32", "bf16"};
+static const char *const precision_names[] = {"f32", "tf32", "bf16", "fp16"};
 
-/* bf16 is a dtype of the operands; tf32 is a way to multiply float32. */
+/* bf16 and fp16 are dtypes of the operands; tf32 is a way to multiply float32. */
 static bool has_precision(const struct gemm_backend *backend, enum gemm_precision precision) {
-    if (precision != GEMM_MIXED_BF16) return backend->takes_precision && backend->takes_precision(precision);
-    return backend->supports(GEMM_BF16, GEMM_NN) && backend->supports(GEMM_BF16, GEMM_TN) &&
-           backend->supports(GEMM_BF16, GEMM_NT);
+    const enum gemm_dtype dtype = dtype_of_operands(precision, GEMM_F32);
+    if (!gemm_is_16bit(dtype)) return backend->takes_precision && backend->takes_precision(precision);
+    return backend->supports(dtype, GEMM_NN) && backend->supports(dtype, GEMM_TN) &&
+           backend->supports(dtype, GEMM_NT);
 }
 
 static enum status check_precision(const struct gemm_backend *backend, enum gemm_precision precision) {

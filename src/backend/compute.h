@@ -77,7 +77,7 @@ enum status compute_gemm_update(struct compute *compute, const struct gemm_call 
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size);
 
-/* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16" (true precision has the name of the dtype); "device",
+/* "NN", "TN", "NT", "TT"; "f32", "tf32", "bf16", "fp16" (true precision has the name of the dtype); "device",
    "host (pinned)", "host (pageable)". */
 const char *gemm_op_name(enum gemm_op op);
 const char *compute_precision(const struct compute *compute, enum gemm_dtype dtype);

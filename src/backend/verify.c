@@ -121,19 +121,19 @@ static bool is_exact(const struct verify_case *test) {
     return test->integers && !test->epilogue && !test->backward;
 }
 
-/* Reals are drawn from [-1, 1), or are positive; precision tf32 rounds them. Sums of bfloat16 may be
+/* Reals are drawn from [-1, 1), or are positive; precision tf32 rounds them. Sums of 16 bits may be
    truncated, as tensor cores do. */
 static struct oracle_inputs inputs_of(const struct compute *compute, const struct verify_case *test) {
     const bool tf32 = compute->precision == GEMM_TF32 && test->dtype == GEMM_F32 && !test->integers,
                positive = test->values == VERIFY_POSITIVE;
     return (struct oracle_inputs){.zero_mean = !test->integers && !positive,
-                                  .positive = positive && test->dtype != GEMM_BF16,
+                                  .positive = positive && !gemm_is_16bit(test->dtype),
                                   .rounding = tf32 ? ORACLE_TF32 : 0};
 }
 
 /* Is the root mean square of the errors bounded, too? */
 static bool bounds_rms(const struct compute *compute, const struct verify_case *test) {
-    return test->dtype != GEMM_BF16 && inputs_of(compute, test).rounding == 0 && !test->integers &&
+    return !gemm_is_16bit(test->dtype) && inputs_of(compute, test).rounding == 0 && !test->integers &&
            !test->epilogue && !test->backward && test->values != VERIFY_TINY &&
            test->values != VERIFY_SPECIAL && test->k >= ORACLE_RMS_TERMS &&
            test->m * test->n >= ORACLE_RMS_ELEMENTS;
@@ -164,11 +164,10 @@ static enum status check(struct compute *compute, const struct verify_case *test
     if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
         return failure(compute,
                        buffer == C ? "it wrote outside C" : "it wrote outside the input of the activation");
-    for (size_t i = 0; i < test->m * test->n; i++) /* a bfloat16 C is rounded once, unless it is exact */
+    for (size_t i = 0; i < test->m * test->n; i++) /* a C of 16 bits is rounded once, unless it is exact */
         work->allowed[i] =
-            work->bound[i] + (dtype_of_c(call) == GEMM_BF16 && !is_exact(test)
-                                  ? dtype_epsilon(GEMM_BF16) * (fabs(work->want[i]) + work->bound[i])
-                                  : 0);
+            work->bound[i] +
+            (is_exact(test) ? 0 : dtype_rounding(dtype_of_c(call), fabs(work->want[i]) + work->bound[i]));
     if (oracle_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
                        work->allowed, &worst))
         return check_rms(compute, test, work, call, guard);
@@ -196,7 +195,7 @@ static enum status check_sums(struct compute *compute, const struct verify_case 
             sum += value;
             magnitude += fabs(value);
         }
-        const double got = dtype_get(real, work->host[BIAS], j);
+        const double got = dtype_get(real, work->host[BIAS], j) / gemm_bias_scale(call);
         if (!(fabs(got - sum) <= (double)(test->m + 4) * dtype_epsilon(real) * magnitude))
             return failure(compute, "the gradient of the bias is not the sum of the columns");
     }
@@ -223,7 +222,7 @@ static enum status check_inputs(struct compute *compute, const struct verify_cas
     return STATUS_OK;
 }
 
-/* Integers are exact; in bfloat16 after one rounding. */
+/* Integers are exact; in 16 bits after one rounding. */
 static void expect_equality(const struct gemm_call *call, struct workspace *work) {
     for (size_t i = 0; i < call->m * call->n; i++) {
         double exact = 0;
@@ -253,7 +252,8 @@ static void point_call(struct pointed_call *to, const struct gemm_call *shape, c
     to->backward = (struct gemm_backward){.activation = test->activation,
                                           .pre = pre,
                                           .output = (unsigned char *)memory[OUTPUT] + guard,
-                                          .bias_grad = memory[BIAS]};
+                                          .bias_grad = memory[BIAS],
+                                          .bias_scale = 0x1p-9};
     to->call.epilogue = test->epilogue ? &to->epilogue : NULL;
     to->call.backward = test->backward ? &to->backward : NULL;
 }

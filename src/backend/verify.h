@@ -8,9 +8,9 @@
 enum verify_values {
     VERIFY_ORDINARY,
     VERIFY_ZEROS,    /* every other row of A and column of B is 0, the first ones among them */
-    VERIFY_LARGE,    /* A times 2^40, B times 2^20 */
-    VERIFY_SMALL,    /* both times 2^-40 */
-    VERIFY_TINY,     /* so small that the elements of C are subnormal; ordinary in bfloat16 */
+    VERIFY_LARGE,    /* A times 2^40, B times 2^20; fp16: 2^5, 2^3 */
+    VERIFY_SMALL,    /* both times 2^-40; fp16: 2^-7 */
+    VERIFY_TINY,     /* so small that elements of C are subnormal; bfloat16: ordinary; fp16: those of A */
     VERIFY_SPECIAL,  /* an infinity in A, a NaN in B */
     VERIFY_POSITIVE, /* in [0, 1]: errors of one direction add up */
     VERIFY_VALUES
@@ -42,10 +42,10 @@ struct verify_case {
    the case in words. */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
-/* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32} x beta {0, 1, 0.5} x {integers, reals}, over sizes
-   1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full and partial batches, dense
-   and padded leading dimensions. bf16: part of the sizes. Then the epilogues, with every activation, and
-   every kind of values on the odd shapes and those of the configs. */
+/* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32, fp16, fp16 to f32} x beta {0, 1, 0.5} x
+   {integers, reals}, over sizes 1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full
+   and partial batches, dense and padded leading dimensions. 16 bits: part of the sizes. Then the epilogues,
+   with every activation, and every kind of values on the odd shapes and those of the configs. */
 size_t verify_case_count(void);
 struct verify_case verify_case_at(size_t index);
 

@@ -18,7 +18,7 @@ static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
 /* m n k and the number of matrices: edges, thin panels, several blocks of k, work for several threads. */
 static const size_t shapes[][4] = {{1, 1, 1, 3},     {5, 7, 3, 2},     {17, 33, 15, 4}, {16, 20, 300, 3},
                                    {33, 16, 16, 23}, {9, 18, 1100, 5}, {70, 96, 64, 5}, {130, 140, 40, 2}};
-enum { SHAPES = sizeof shapes / sizeof *shapes, OPS = 3, TYPES = 4, KINDS = 2 };
+enum { SHAPES = sizeof shapes / sizeof *shapes, OPS = 3, TYPES = 6, KINDS = 2 };
 
 struct batch {
     struct gemm_call call; /* without pointers */
@@ -62,17 +62,17 @@ static void set_sizes(struct batch *batch, size_t sharing) {
 }
 
 static struct batch batch_at(size_t index) {
-    static const enum gemm_dtype types[] = {GEMM_F32, GEMM_F64, GEMM_BF16, GEMM_BF16};
+    static const enum gemm_dtype types[] = {GEMM_F32, GEMM_F64, GEMM_BF16, GEMM_BF16, GEMM_F16, GEMM_F16};
     const size_t type = index / OPS % TYPES, shape = index / OPS / TYPES / KINDS,
                  sharing = (index + index / OPS) % SHARINGS;
     struct batch batch = {.call = {.dtype = types[type],
-                                   .c_f32 = type == 3,
+                                   .c_f32 = type == 3 || type == 5,
                                    .op = (enum gemm_op)(index % OPS),
                                    .m = shapes[shape][0],
                                    .n = shapes[shape][1],
                                    .k = shapes[shape][2],
                                    .alpha = index / OPS % 2 ? -1 : 1,
-                                   .beta = type == 2 || index % 2 ? 0 : 1},
+                                   .beta = type == 2 || type == 4 || index % 2 ? 0 : 1},
                           .count = shapes[shape][3],
                           .integers = index / OPS / TYPES % KINDS == 0};
     set_sizes(&batch, sharing);
@@ -136,7 +136,7 @@ static bool gaps_intact(const struct batch *batch) {
     return true;
 }
 
-/* Integers are exact; in bfloat16 after one rounding. */
+/* Integers are exact; in 16 bits after one rounding. */
 static void allow_rounding(struct batch *batch) {
     const enum gemm_dtype dtype = dtype_of(batch, C);
     for (size_t i = 0; i < batch->call.m * batch->call.n; i++) {
@@ -145,8 +145,8 @@ static void allow_rounding(struct batch *batch) {
             dtype_set(dtype, &exact, 0, batch->want[i]);
             batch->want[i] = dtype_get(dtype, &exact, 0);
             batch->bound[i] = 0;
-        } else if (dtype == GEMM_BF16) {
-            batch->bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(batch->want[i]) + batch->bound[i]);
+        } else {
+            batch->bound[i] += dtype_rounding(dtype, fabs(batch->want[i]) + batch->bound[i]);
         }
     }
 }

@@ -23,17 +23,19 @@ static const double betas[] = {0, 1, 0.5};
 static const struct {
     enum gemm_dtype dtype;
     bool c_f32;
-} types[] = {{GEMM_F32, false}, {GEMM_F64, false}, {GEMM_BF16, false}, {GEMM_BF16, true}};
+} types[] = {{GEMM_F32, false}, {GEMM_F64, false}, {GEMM_BF16, false},
+             {GEMM_BF16, true}, {GEMM_F16, false}, {GEMM_F16, true}};
 
 enum {
     OPS = 3,
     TYPES = sizeof types / sizeof *types,
     BETAS = 3,
     KINDS = 2,
-    VARIANTS = OPS * 2 * BETAS * KINDS, /* of a pair of types */
-    FULL = (CUBE + SHAPES) * VARIANTS,  /* f32 and f64 */
-    SAMPLE = CUBE / EDGES,              /* of the cube, for the two kinds of bf16 */
-    PLAIN = FULL + (SAMPLE + SHAPES) * VARIANTS,
+    VARIANTS = OPS * 2 * BETAS * KINDS,     /* of a pair of types */
+    FULL = (CUBE + SHAPES) * VARIANTS,      /* f32 and f64 */
+    SAMPLE = CUBE / EDGES,                  /* of the cube, for types of 16 bits */
+    ROUNDED = (SAMPLE + SHAPES) * VARIANTS, /* of a type of 16 bits */
+    PLAIN = FULL + 2 * ROUNDED,
     EPILOGUES = 2 * SHAPES * TYPES * ACTIVATION_COUNT,
     SPECIALS = SHAPES * TYPES * OPS * (VERIFY_VALUES - 1)
 };
@@ -93,8 +95,8 @@ struct verify_case verify_case_at(size_t index) {
     if (index >= PLAIN + EPILOGUES) return special_at(index - PLAIN - EPILOGUES);
     if (index >= PLAIN) return epilogue_at(index - PLAIN);
     const bool rounded = index >= FULL;
-    const size_t at = rounded ? index - FULL : index, variant = at % VARIANTS;
-    const size_t type = variant / OPS % 2 + (rounded ? 2 : 0);
+    const size_t at = rounded ? (index - FULL) % ROUNDED : index, variant = at % VARIANTS;
+    const size_t type = variant / OPS % 2 + (rounded ? 2 + (index - FULL) / ROUNDED * 2 : 0);
     size_t shape = at / VARIANTS;
     if (rounded) shape = shape < SAMPLE ? shape * EDGES + shape % EDGES : shape - SAMPLE + CUBE;
     struct verify_case test = {
@@ -108,7 +110,7 @@ struct verify_case verify_case_at(size_t index) {
         .twice = shape >= CUBE,
         .seed = index,
     };
-    if (test.dtype == GEMM_BF16 && !test.c_f32) test.beta = 0; /* the contract allows no other */
+    if (gemm_is_16bit(test.dtype) && !test.c_f32) test.beta = 0; /* the contract allows no other */
     set_shape(&test, shape);
     return test;
 }

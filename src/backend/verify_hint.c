@@ -193,7 +193,7 @@ static const char *find_mistake(const struct wrong_result *wrong) {
     if (all_of_c(wrong, is_untouched))
         return wrong->call->beta == 0 ? "it was not written, or read although beta is 0"
                                       : "C was not written";
-    if (wrong->call->dtype == GEMM_BF16 || !wrong->inputs.zero_mean) return NULL;
+    if (gemm_is_16bit(wrong->call->dtype) || !wrong->inputs.zero_mean) return NULL;
     if (wrong->call->dtype == GEMM_F64 && explains(wrong, wrong->call, float32))
         return "the error is that of float32";
     if (explains(wrong, wrong->call, tf32)) return "the error is that of operands rounded to TF32";

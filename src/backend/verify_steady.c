@@ -35,7 +35,7 @@ enum status verify_steady(struct compute *compute) {
     const struct device_driver *driver = compute->device.driver;
     struct gemm_call call = {
         .m = SIZE, .n = SIZE, .k = SIZE, .lda = SIZE, .ldb = SIZE, .ldc = SIZE, .alpha = 1};
-    while (call.dtype < GEMM_BF16 && !compute->backend->supports(call.dtype, call.op)) call.dtype++;
+    while (call.dtype + 1 < DTYPES && !compute->backend->supports(call.dtype, call.op)) call.dtype++;
     if (!compute->backend->supports(call.dtype, call.op)) return STATUS_OK;
     const size_t size = SIZE * SIZE * sizeof(double);
     char *memory = driver->alloc(&compute->device, 3 * size);

@@ -18,7 +18,9 @@ void verify_change_values(const struct verify_case *test, const struct gemm_call
     const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
     const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
     const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
-    const int tiny = test->dtype == GEMM_F64 ? -532 : -70; /* C is about 2^-1064, 2^-140 */
+    const bool half = test->dtype == GEMM_F16; /* C is at most 65504, or about 2^-14; then operands 2^-16 */
+    const int tiny = test->dtype == GEMM_F64 ? -532 : half ? -16 : -70; /* C is about 2^-1064, 2^-140 */
+    const int large_a = half ? 5 : 40, large_b = half ? 3 : 20, small = half ? -7 : -40;
     switch (test->values) {
     case VERIFY_ZEROS:
         for (size_t i = 0; i < test->m; i += 2)
@@ -30,13 +32,15 @@ void verify_change_values(const struct verify_case *test, const struct gemm_call
         break;
     case VERIFY_LARGE:
     case VERIFY_SMALL:
-        verify_scale(test->dtype, a, a_rows, a_cols, call->lda, test->values == VERIFY_LARGE ? 40 : -40);
-        verify_scale(test->dtype, b, b_rows, b_cols, call->ldb, test->values == VERIFY_LARGE ? 20 : -40);
+        verify_scale(test->dtype, a, a_rows, a_cols, call->lda,
+                     test->values == VERIFY_LARGE ? large_a : small);
+        verify_scale(test->dtype, b, b_rows, b_cols, call->ldb,
+                     test->values == VERIFY_LARGE ? large_b : small);
         break;
     case VERIFY_TINY:
         if (test->dtype == GEMM_BF16) break; /* its instructions flush subnormal numbers */
         verify_scale(test->dtype, a, a_rows, a_cols, call->lda, tiny);
-        verify_scale(test->dtype, b, b_rows, b_cols, call->ldb, tiny);
+        if (!half) verify_scale(test->dtype, b, b_rows, b_cols, call->ldb, tiny);
         break;
     case VERIFY_SPECIAL:
         if (test->k == 0) break;

@@ -18,7 +18,7 @@ static bool parse_entry(const cJSON *line, struct baseline_entry *entry) {
     int op = -1, dtype = -1;
     for (int i = 0; i < 3; i++)
         if (strcmp(record_text(line, "op"), ops[i]) == 0) op = i;
-    for (int i = GEMM_F32; i <= GEMM_BF16; i++)
+    for (int i = GEMM_F32; i < DTYPES; i++)
         if (strcmp(record_text(line, "dtype"), dtype_name((enum gemm_dtype)i)) == 0) dtype = i;
     *entry = (struct baseline_entry){.dtype = (enum gemm_dtype)dtype,
                                      .shape = {.op = (enum gemm_op)op,

@@ -94,7 +94,7 @@ static enum status check_rate(const struct entry *entry) {
     const struct compute *compute = &entry->candidate->compute;
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     const double rate = result->flops / result->seconds.median;
-    if (compute->backend->device != GEMM_ON_HOST || entry->dtype == GEMM_BF16) return STATUS_OK;
+    if (compute->backend->device != GEMM_ON_HOST || gemm_is_16bit(entry->dtype)) return STATUS_OK;
     if (rate * (double)dtype_size(entry->dtype) <= MOST_FLOPS_A_CORE * (double)cores) return STATUS_OK;
     return status_set(STATUS_VERIFY_FAILED,
                       "backend '%s' is wrong: %.4g GFLOP/s is more than any processor of %ld cores can do",

@@ -16,8 +16,9 @@ struct candidate {
     char path[512];                /* of a plug-in, or "" */
     char label[256];
     struct rates rates;
-    bool supports[3][3];           /* [dtype][op] */
-    double seconds_per_flop[3][3]; /* of the previous shape, [dtype][op]: predicts the next; 0: none yet */
+    bool supports[DTYPES][3]; /* [dtype][op] */
+    double seconds_per_flop[DTYPES]
+                           [3]; /* of the previous shape, [dtype][op]: predicts the next; 0: none yet */
 };
 
 struct result {

@@ -26,8 +26,7 @@ static void exclude(struct comparison_row *row, enum status status) {
 /* The products of a step, or of an evaluation, of `rows` images. */
 static enum status verify_shapes(const struct config *config, struct compute *compute, size_t rows,
                                  bool evaluation, enum problem_inputs inputs) {
-    const enum gemm_dtype dtype =
-        compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
+    const enum gemm_dtype dtype = dtype_of_operands(compute->precision, (enum gemm_dtype)config->dtype);
     struct gemm_shape shapes[SHAPES_MOST];
     const struct layer_list widths = mlp_widths(compute, config);
     const size_t count = shapes_of_training(&widths, config->adversarial > 0, rows, "", shapes);

@@ -68,7 +68,7 @@ struct contest_reply {
     char description[256], gpu[256], device[16];
     enum gemm_precision precision;
     int threads;
-    bool supports[3][3]; /* [dtype][op]; these: CONTEST_OPEN */
+    bool supports[DTYPES][3]; /* [dtype][op]; these: CONTEST_OPEN */
     size_t checked, skipped;
     struct drift drift;
     struct trace trace;

@@ -20,8 +20,8 @@ struct grading {
     struct candidate pair[2]; /* the submission; the backend that speed is relative to, if any */
     struct contest_backend backend[2];
     struct contestant contestant[2];
-    bool supports[3][3];   /* [dtype][op]: the first answer of the submission */
-    struct rates rates[2]; /* by enum gemm_device */
+    bool supports[DTYPES][3]; /* [dtype][op]: the first answer of the submission */
+    struct rates rates[2];    /* by enum gemm_device */
     bool has_rates[2];
 };
 

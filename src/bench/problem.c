@@ -22,7 +22,7 @@ enum status problem_open(struct problem *problem, struct compute *compute, enum 
         return status_set(STATUS_USAGE, "m=%zu n=%zu k=%zu: a side may be at most %d", m, n, k, LONGEST);
     *problem = (struct problem){.compute = compute, .shape = *shape, .random = secret_seed()};
     problem->call = (struct gemm_call){.dtype = dtype,
-                                       .c_f32 = dtype == GEMM_BF16,
+                                       .c_f32 = gemm_is_16bit(dtype),
                                        .op = shape->op,
                                        .m = m,
                                        .n = n,

@@ -48,7 +48,7 @@ enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
      zeros, so that a single wrong element always shows (Freivalds, "Probabilistic machines can use less
      running time", 1977);
    - signed reals: the elements of up to 16 rows, the last among them, against the float64 oracle;
-   - bfloat16 operands, whose C is float32, again with a bfloat16 C where training has that (NN and NT):
+   - operands of 16 bits, whose C is float32, again with such a C where training has that (NN and NT):
      integers yield the exact C rounded once, reals are within one more rounding of the oracle;
    - all copies have the same bits, and nothing outside C was written.
    STATUS_VERIFY_FAILED names what is wrong. Afterwards C is undefined. */

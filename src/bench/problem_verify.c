@@ -147,8 +147,8 @@ static enum status check_rows(const struct problem *problem, const size_t *rows,
     const enum status status = oracle_product(&call, inputs_of(problem), checks->want, checks->bound);
     if (status) return status;
     if (integers) memset(checks->bound, 0, count * call.n * sizeof *checks->bound);
-    for (size_t i = 0; c_dtype == GEMM_BF16 && i < count * call.n; i++) /* one more rounding */
-        checks->bound[i] += dtype_epsilon(GEMM_BF16) * (fabs(checks->want[i]) + checks->bound[i]);
+    for (size_t i = 0; i < count * call.n; i++) /* one more rounding */
+        checks->bound[i] += dtype_rounding(c_dtype, fabs(checks->want[i]) + checks->bound[i]);
     if (oracle_compare(c_dtype, count, call.n, checks->c_rows, call.n, checks->want, checks->bound, &worst))
         return STATUS_OK;
     worst.row = rows[worst.row];
@@ -183,7 +183,7 @@ static enum status check_reals(struct problem *problem, struct checks *checks, s
     if (count < m) rows[0] = m - 1;
     const enum status status = check_rows(problem, rows, count, false, checks);
     const enum gemm_dtype c_dtype = dtype_of_c(&problem->call);
-    if (!status && c_dtype != GEMM_BF16) /* else it is that of rounding C */
+    if (!status && !gemm_is_16bit(c_dtype)) /* else it is that of rounding C */
         problem->relative_error = oracle_relative_error(c_dtype, count, n, checks->c_rows, n, checks->want);
     return status;
 }
@@ -203,7 +203,7 @@ static enum status check_rounding(const struct problem *problem, const float *ex
     return STATUS_OK;
 }
 
-/* Verifies again with a bfloat16 C, right after the float32 C. */
+/* Verifies again with a C of 16 bits, right after the float32 C. */
 static enum status verify_rounded(struct problem *problem, enum problem_inputs inputs, struct checks *checks,
                                   struct rng *rng) {
     const size_t bytes = problem->bytes[C];

@@ -74,7 +74,7 @@ enum status sampler_open(struct sampler *sampler, struct compute *compute, const
     const double wanted = SAMPLE_SECONDS / (seconds > 1e-7 ? seconds : 1e-7);
     sampler->fresh = plan->fresh;
     sampler->calls = wanted < 1 ? 1 : (size_t)wanted + 1;
-    sampler->has_peak = plan->dtype != GEMM_BF16 && compute->precision == GEMM_TRUE;
+    sampler->has_peak = !gemm_is_16bit(plan->dtype) && compute->precision == GEMM_TRUE;
     sampler->peak_next = sampler->has_peak && measures_peak(compute);
     return problem_time(&sampler->problem, sampler->calls, &seconds); /* warm */
 }

@@ -61,7 +61,7 @@ static enum status open_slot(struct serve_slot *slot, const struct config *confi
     snprintf(reply->device, sizeof reply->device, "%s", compute->device.driver->name);
     reply->threads = compute->threads;
     reply->precision = compute->precision;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++)
         for (int op = GEMM_NN; op <= GEMM_NT; op++)
             reply->supports[dtype][op] = backend->supports((enum gemm_dtype)dtype, (enum gemm_op)op);
     return STATUS_OK;
@@ -75,10 +75,10 @@ static void close_slot(struct serve_slot *slot) {
 static enum status verify_all(struct serve_slot *slot, const struct contest_request *request,
                               const struct gemm_backend *backend, struct contest_reply *reply) {
     const struct config *config = &request->config;
-    const bool bf16 = config->precision == GEMM_MIXED_BF16;
+    const enum gemm_dtype dtype =
+        dtype_of_operands((enum gemm_precision)config->precision, (enum gemm_dtype)config->dtype);
     enum status status = open_slot(slot, config, backend, reply);
-    if (!status && request->training)
-        status = verify_training_ops(&slot->compute, bf16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype);
+    if (!status && request->training) status = verify_training_ops(&slot->compute, dtype);
     if (!status) status = verify_backend(&slot->compute, &reply->checked, &reply->skipped);
     if (!status) status = verify_secret(&slot->compute, request->secret, &reply->checked, &reply->skipped);
     close_slot(slot);

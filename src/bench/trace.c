@@ -17,6 +17,7 @@ struct tracing {
 struct tensor_pair {
     const void *tensor[2]; /* reference, candidate */
     size_t rows, cols, ld[2];
+    double scale; /* of the candidate's */
 };
 
 /* |x - reference| / |reference|, Frobenius norms; infinite if a value is not a number. */
@@ -32,7 +33,7 @@ static double difference(const struct tracing *both, const struct tensor_pair *p
     for (size_t r = 0; r < pair->rows; r++)
         for (size_t c = 0; c < pair->cols; c++) {
             const double want = dtype_get(dtype[0], both->buffer[0], r * pair->ld[0] + c),
-                         got = dtype_get(dtype[1], both->buffer[1], r * pair->ld[1] + c);
+                         got = dtype_get(dtype[1], both->buffer[1], r * pair->ld[1] + c) / pair->scale;
             error += (got - want) * (got - want);
             norm += want * want;
         }
@@ -42,12 +43,12 @@ static double difference(const struct tracing *both, const struct tensor_pair *p
 
 /* Compares one tensor, unless an earlier one is past its tolerance. */
 static void compare_tensor(struct tracing *both, size_t layer, const char *name, const void *reference,
-                           const void *candidate, enum gemm_dtype dtype, size_t rows) {
+                           const void *candidate, enum gemm_dtype dtype, size_t rows, double scale) {
     struct trace *trace = both->trace;
     if (trace->drifts) return;
     const struct mlp_layer *x = &both->reference.trainer.mlp.layer[layer],
                            *y = &both->candidate.trainer.mlp.layer[layer];
-    const struct tensor_pair pair = {{reference, candidate}, rows, x->out, {x->ld, y->ld}};
+    const struct tensor_pair pair = {{reference, candidate}, rows, x->out, {x->ld, y->ld}, scale};
     const enum gemm_dtype dtypes[2] = {GEMM_F64, dtype};
     const double relative = difference(both, &pair, dtypes);
     if (relative < trace->relative) return;
@@ -63,12 +64,14 @@ static void compare_gradients(struct tracing *both, size_t rows) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     /* not the last: a later tensor may share the memory of its logits */
     for (size_t l = 0; l + 1 < a->depth; l++)
-        compare_tensor(both, l, "output", a->layer[l].output, b->layer[l].output, b->activation_dtype, rows);
+        compare_tensor(both, l, "output", a->layer[l].output, b->layer[l].output, b->activation_dtype, rows,
+                       1);
     for (size_t l = a->depth; l-- > 0;) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        compare_tensor(both, l, "output gradient", x->grad, y->grad, b->activation_dtype, rows);
-        compare_tensor(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in);
-        compare_tensor(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, 1);
+        compare_tensor(both, l, "output gradient", x->grad, y->grad, b->activation_dtype, rows,
+                       b->gradient_scale);
+        compare_tensor(both, l, "weight gradient", x->weight_grad, y->weight_grad, b->dtype, x->in, 1);
+        compare_tensor(both, l, "bias gradient", x->bias_grad, y->bias_grad, b->dtype, 1, 1);
     }
 }
 
@@ -76,8 +79,8 @@ static void compare_weights(struct tracing *both) {
     const struct mlp *a = &both->reference.trainer.mlp, *b = &both->candidate.trainer.mlp;
     for (size_t l = 0; l < a->depth; l++) {
         const struct mlp_layer *x = &a->layer[l], *y = &b->layer[l];
-        compare_tensor(both, l, "weight", x->weight, y->weight, b->dtype, x->in);
-        compare_tensor(both, l, "bias", x->bias, y->bias, b->dtype, 1);
+        compare_tensor(both, l, "weight", x->weight, y->weight, b->dtype, x->in, 1);
+        compare_tensor(both, l, "bias", x->bias, y->bias, b->dtype, 1, 1);
     }
 }
 

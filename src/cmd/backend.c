@@ -79,7 +79,7 @@ static enum status report(enum status status, const char *path, size_t checked, 
 /* `compute` is open; closes it if the check fails. */
 static enum status check_plugin(const struct config *config, struct compute *compute, const char *path) {
     const enum gemm_dtype dtype =
-        config->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype;
+        dtype_of_operands((enum gemm_precision)config->precision, (enum gemm_dtype)config->dtype);
     const double start = clock_seconds();
     size_t checked = 0, skipped = 0;
     announce(path);

@@ -39,11 +39,12 @@ static enum status parse_plan(struct sampler_plan *plan, const char *dtype, cons
                               const char *operands) {
     size_t sides[3], count;
     int d = GEMM_F32, o = GEMM_NN;
-    while (d <= GEMM_BF16 && strcmp(dtype, dtype_name((enum gemm_dtype)d)) != 0) d++;
+    while (d < DTYPES && strcmp(dtype, dtype_name((enum gemm_dtype)d)) != 0) d++;
     while (o <= GEMM_NT && strcmp(op, gemm_op_name((enum gemm_op)o)) != 0) o++;
     const enum status status = bench_parse_list("size", size, 3, sides, &count);
     if (status) return status;
-    if (d > GEMM_BF16) return status_set(STATUS_USAGE, "--dtype must be f32, f64 or bf16, not '%s'", dtype);
+    if (d >= DTYPES)
+        return status_set(STATUS_USAGE, "--dtype must be f32, f64, bf16 or fp16, not '%s'", dtype);
     if (o > GEMM_NT) return status_set(STATUS_USAGE, "--op must be NN, TN or NT, not '%s'", op);
     if (count != 3) return status_set(STATUS_USAGE, "--size needs m, n and k, as in 128,10,784");
     plan->dtype = (enum gemm_dtype)d;
@@ -56,7 +57,7 @@ static enum status run_bench_call(int argc, char **argv) {
     static const char *const keys[] = {"backend", "threads", "precision", "device", NULL};
     const char *dtype = "f32", *op = "NN", *size = "1024,1024,1024", *operands = "cold";
     const struct option_extra extras[] = {
-        {"dtype", "f32", "f32, f64, bf16 (operands; C is float32) [f32]", &dtype},
+        {"dtype", "f32", "f32, f64, bf16, fp16 (operands; C is float32) [f32]", &dtype},
         {"op", "NN", "NN, TN or NT [NN]", &op},
         {"size", "M,N,K", "of the product [1024,1024,1024]", &size},
         BENCH_OPERANDS_FLAG(&operands),

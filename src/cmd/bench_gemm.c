@@ -97,7 +97,7 @@ static enum status measure(struct gemm_bench *bench, enum gemm_dtype dtype, cons
 
 static enum status measure_square(struct gemm_bench *bench, size_t size) {
     enum status status = STATUS_OK;
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++)
         for (int op = GEMM_NN; op <= GEMM_NT && !status; op++) {
             const struct gemm_shape shape = {
                 .op = (enum gemm_op)op, .m = size, .n = size, .k = size, .what = "square"};
@@ -124,7 +124,7 @@ static enum status measure_training(struct gemm_bench *bench) {
     if (!bench->planning)
         terminal_print(stdout, 2, "\nthe products of a training step of %s, batches of %lld\n", name,
                        (long long)bench->config.batch_size);
-    for (int dtype = GEMM_F32; dtype <= GEMM_BF16; dtype++)
+    for (int dtype = GEMM_F32; dtype < DTYPES; dtype++)
         for (size_t s = 0; s < count && !status; s++)
             status = measure(bench, (enum gemm_dtype)dtype, &shapes[s]);
     return status;
@@ -305,7 +305,7 @@ static enum status read_baseline(struct gemm_bench *bench, const char *path, str
 static enum status run_bench_gemm(int argc, char **argv) {
     static struct gemm_bench bench; /* zero */
     static struct files files;
-    static const char *const dtypes[] = {"f32", "f64", "bf16"}, *const ops[] = {"NN", "TN", "NT"};
+    static const char *const dtypes[] = {"f32", "f64", "bf16", "fp16"}, *const ops[] = {"NN", "TN", "NT"};
     static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", NULL};
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
@@ -319,7 +319,7 @@ static enum status run_bench_gemm(int argc, char **argv) {
          "the GEMMs, as in --backends openblas,tuned:isa=avx2; 'all': each usable one [all]",
          &lists.backends},
         {"threads", "N,..", "thread counts of host backends, each a row [all cores]", &lists.threads},
-        {"dtype", "f32,..", "f32, f64, bf16 (operands; C is float32) [f32,f64]", &dtype},
+        {"dtype", "f32,..", "f32, f64, bf16, fp16 (operands; C is float32) [f32,f64]", &dtype},
         {"ops", "NN,..", "NN, TN, NT [all]", &op},
         {"sizes", "N,..", "of squares m = n = k, or none [256,512,1024,2048,4096,8192]", &sizes},
         BENCH_OPERANDS_FLAG(&operands),

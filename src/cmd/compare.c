@@ -176,7 +176,7 @@ static enum status run_compare(int argc, char **argv) {
          &lists.backends},
         {"threads", "N,..", "thread counts of host backends, each a row", &lists.threads},
         {"dtype", "f32,f64", "of weights and arithmetic, each a row", &lists.dtypes},
-        {"precision", "f32,..", "of float32 runs (f32, tf32, bf16), each a row", &lists.precisions},
+        {"precision", "f32,..", "of float32 runs (f32, tf32, bf16, fp16), each a row", &lists.precisions},
         {"engine", "auto,..", "how steps are issued (auto, eager, graph, fused), each a row", &lists.engines},
         {"residency", "device,host", "where the tensors of GPU backends live, each a row",
          &lists.residencies},

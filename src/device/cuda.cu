@@ -143,7 +143,7 @@ static int cuda_count(void) {
 
 static enum status cuda_best_rate(struct device *device, enum gemm_dtype dtype, double *flops_per_second) {
     struct cuda_state *state = state_of(device);
-    if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
+    if (gemm_is_16bit(dtype)) return status_set(STATUS_UNAVAILABLE, "no peak is measured for 16 bits");
     return cuda_peak(state->ops.stream, &state->ops.fault, dtype, flops_per_second) ? STATUS_OK
                                                                                     : cuda_report(state);
 }

@@ -82,7 +82,7 @@ static void host_lap(struct device *device, struct profile_slot slot) {
 static enum status measure_peak(struct device *device, double (*rate)(enum gemm_dtype dtype, int threads),
                                 enum gemm_dtype dtype, double *flops_per_second) {
     const struct host_ops_context *context = device->state;
-    if (dtype == GEMM_BF16) return status_set(STATUS_UNAVAILABLE, "no peak is measured for bfloat16");
+    if (gemm_is_16bit(dtype)) return status_set(STATUS_UNAVAILABLE, "no peak is measured for 16 bits");
     *flops_per_second = rate(dtype, context->threads);
     return STATUS_OK;
 }

@@ -16,7 +16,7 @@ static const char *const transposes[] = {"auto", "off", "on", NULL};
 static const char *const dtypes[] = {"f32", "f64", NULL};
 static const char *const engines[] = {"auto", "eager", "graph", "fused", NULL};
 static const char *const residencies[] = {"device", "host", NULL};
-static const char *const precisions[] = {"f32", "tf32", "bf16", NULL};
+static const char *const precisions[] = {"f32", "tf32", "bf16", "fp16", NULL};
 static const char *const audits[] = {"sample", "all", "off", NULL}; /* enum audit_mode */
 
 static const char *const comms[] = {"auto", "none", "mpi", "tcp", "nccl", NULL}; /* enum comm_choice */
@@ -163,7 +163,8 @@ static const struct config_key keys[] = {
      "where tensors live if the backend runs on a GPU: device, or host with copies for each GEMM"},
     {"pin", NULL, CHOICE(RUN, pin, switches), "off", NULL, "page-locked host memory, with residency = host"},
     {"precision", NULL, CHOICE(RUN, precision, precisions), "f32", NULL,
-     "of float32 runs: tf32 rounds GEMM operands; bf16 stores activations and GEMM operands as bfloat16"},
+     "of float32 runs: tf32 rounds GEMM operands; bf16 and fp16 store activations and GEMM operands in 16 "
+     "bits"},
     {"audit", NULL, CHOICE(RUN, audit, audits), "sample", NULL,
      "check GEMM calls right after they ran: a secret random sample in 0.5 % of the time, all, or none"},
     {"comm", NULL, CHOICE(RUN, comm, comms), "auto", NULL,

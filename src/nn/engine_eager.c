@@ -11,7 +11,9 @@ static enum status forward_backward(struct trainer *trainer, const struct batch_
     const struct step_scalars *scalars = trainer->feed.scalars + part->step;
     const enum status status = mlp_forward(mlp, part->rows, scalars);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, part->rows, part->batch, last->out,
+    mlp->gradient_scale = mlp_gradient_scale(mlp, part->batch);
+    mlp->ops->softmax_cross_entropy(device->ops_context, part->rows,
+                                    (double)part->batch / mlp->gradient_scale, last->out,
                                     trainer->config->label_smoothing, last->output, mlp->labels, last->grad,
                                     attacked ? NULL : part->loss, part->tally, !attacked);
     device_lap(device, PART_ELEMENTWISE);

@@ -54,6 +54,7 @@ static struct fused_network network_of(const struct trainer *trainer) {
 }
 
 const char *engine_fused_unsupported(const struct config *config) {
+    if (config->precision == GEMM_MIXED_F16) return "precision fp16";
     if (config->optimizer != UPDATE_SGD) return config_choice("optimizer", config->optimizer);
     if (config->nesterov) return "nesterov";
     if (config->dropout > 0 || config->input_dropout > 0) return "dropout";

@@ -22,7 +22,8 @@ struct lockstep_bound lockstep_rounded(double unit) {
 }
 
 struct lockstep_bound lockstep_bound(const struct config *config) {
-    if (config->precision == GEMM_TF32) return lockstep_rounded(0x1p-11);
+    if (config->precision == GEMM_TF32 || config->precision == GEMM_MIXED_F16)
+        return lockstep_rounded(0x1p-11);
     if (config->precision == GEMM_MIXED_BF16) return lockstep_rounded(0x1p-8);
     return config->dtype == GEMM_F64 ? lockstep_float64 : lockstep_float32;
 }

@@ -28,9 +28,9 @@ extern const struct lockstep_bound lockstep_float32;
 /* The same with 2^-53 for 2^-24, and a margin of 100: a sum of 784 products has no such error in float64. */
 extern const struct lockstep_bound lockstep_float64;
 
-/* Operands are rounded by up to `unit` (2^-11 for tf32, 2^-8 for bfloat16). Each number of a forward and
-   backward pass is rounded a few times, independently: an error of about one unit, and of several in biases,
-   whose sums cancel. 8 units are allowed, and one of the whole update. Pre-activations of a trained network
+/* Operands are rounded by up to `unit` (2^-11 for tf32 and fp16, 2^-8 for bfloat16). Each number of a
+   pass is rounded a few times, independently: an error of about one unit, and of several in biases, whose
+   sums cancel. 8 units are allowed, and one of the whole update. Pre-activations of a trained network
    reach 4 and more, so they are off by 4 units; the gradient of one image that is classified right can change
    completely by that. A missing tail is an error of a tenth, which is 26 units of bfloat16. */
 struct lockstep_bound lockstep_rounded(double unit);

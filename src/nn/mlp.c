@@ -128,17 +128,17 @@ static size_t padded_width(const struct mlp *mlp, size_t l) {
 
 /* Shapes, dtypes and rates; allocates nothing. */
 static struct mlp describe(struct compute *compute, const struct config *config, size_t capacity) {
-    struct mlp mlp = {.compute = compute,
-                      .dtype = (enum gemm_dtype)config->dtype,
-                      .activation_dtype =
-                          compute->precision == GEMM_MIXED_BF16 ? GEMM_BF16 : (enum gemm_dtype)config->dtype,
-                      .depth = config->layers.count - 1,
-                      .capacity = capacity,
-                      .input_dropout = config->input_dropout,
-                      .hidden_dropout = config->dropout,
-                      .seed = (uint64_t)config->seed,
-                      .adversarial =
-                          config->adversarial * input_width((enum input_range)config->input_range)};
+    struct mlp mlp = {
+        .compute = compute,
+        .dtype = (enum gemm_dtype)config->dtype,
+        .activation_dtype = dtype_of_operands(compute->precision, (enum gemm_dtype)config->dtype),
+        .gradient_scale = 1,
+        .depth = config->layers.count - 1,
+        .capacity = capacity,
+        .input_dropout = config->input_dropout,
+        .hidden_dropout = config->dropout,
+        .seed = (uint64_t)config->seed,
+        .adversarial = config->adversarial * input_width((enum input_range)config->input_range)};
     mlp.ops = compute->device.driver->ops(&compute->device, mlp.activation_dtype);
     for (size_t l = 0; l < mlp.depth; l++) {
         mlp.layer[l].in = config->layers.width[l];

@@ -45,9 +45,12 @@ struct mlp {
     const struct ops *ops;
     enum gemm_dtype dtype;            /* of parameters (the master weights), gradients and state */
     enum gemm_dtype activation_dtype; /* of activations, their gradients and the low-precision copy */
-    size_t depth;                     /* layers of weights */
-    size_t capacity;                  /* the most rows of a batch */
-    size_t first_row;                 /* row 0 is this one of its batch, for the masks of dropout */
+    /* dL/dZ and dL/dY in memory (`grad`, `input_grad`) are the gradients times this; those of parameters are
+       not: mlp_gradient_scale. */
+    double gradient_scale;
+    size_t depth;     /* layers of weights */
+    size_t capacity;  /* the most rows of a batch */
+    size_t first_row; /* row 0 is this one of its batch, for the masks of dropout */
     struct mlp_layer layer[PROFILE_MAX_LAYERS];
     /* (optional) mlp_backward calls it when it has issued the gradients of a layer, from the last to the
        first. */
@@ -109,6 +112,11 @@ enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars 
 
 /* The hidden layers alone, in evaluation. */
 enum status mlp_forward_hidden(struct mlp *mlp, size_t rows);
+
+/* The gradient_scale of a batch: 1, but in fp16, whose smallest number is 2^-24, gradients of a mean over the
+   batch would underflow. Those of the sum over the batch, times 2^MLP_HALF_SHIFT, do not (docs/fp16.md). */
+enum { MLP_HALF_SHIFT = 10 };
+double mlp_gradient_scale(const struct mlp *mlp, size_t batch);
 
 /* Computes all weight and bias gradients from dL/dZ of the last layer (its `grad`), after mlp_forward with
    the same step: gradient = beta * gradient + (1 - beta) * gradient of this pass. beta is 0 in the first pass

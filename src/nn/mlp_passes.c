@@ -106,11 +106,16 @@ enum status mlp_forward_hidden(struct mlp *mlp, size_t rows) {
     return forward(mlp, mlp->depth - 1, rows, NULL);
 }
 
+double mlp_gradient_scale(const struct mlp *mlp, size_t batch) {
+    return mlp->activation_dtype == GEMM_F16 ? (double)batch * (1 << MLP_HALF_SHIFT) : 1;
+}
+
 /* Computes dL/dZ of layer l from dL/dY, in place, and the bias gradient. */
 static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double beta) {
     const struct mlp_layer *layer = &mlp->layer[l];
     mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->ld, layer->activation,
-                                       layer->pre, layer->output, layer->grad, beta, layer->bias_grad);
+                                       layer->pre, layer->output, layer->grad,
+                                       (1 - beta) / mlp->gradient_scale, beta, layer->bias_grad);
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
@@ -120,8 +125,8 @@ static struct gemm_call weight_gradient(const struct mlp *mlp, size_t l, size_t 
     const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call =
         layer_gemm(mlp, l, GEMM_TN, rows, layer_input(mlp, l, training), layer->grad, layer->weight_grad);
-    call.c_f32 = mlp->activation_dtype == GEMM_BF16;
-    call.alpha = 1 - beta;
+    call.c_f32 = gemm_is_16bit(mlp->activation_dtype);
+    call.alpha = (1 - beta) / mlp->gradient_scale;
     call.beta = beta;
     call.a_unchanged = true; /* since the forward pass */
     call.b_unchanged = from_gemm;
@@ -136,7 +141,8 @@ static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const 
     const struct gemm_backward backward = {.activation = below->activation,
                                            .pre = below->pre,
                                            .output = below->output,
-                                           .bias_grad = below->bias_grad};
+                                           .bias_grad = below->bias_grad,
+                                           .bias_scale = 1 / mlp->gradient_scale};
     struct gemm_call call = layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, below->grad);
     const bool masked = step && below->dropped != below->output;
     if (step && mlp->hidden_dropout > 0 && !masked) call.alpha = dropout_scale(mlp->hidden_dropout);

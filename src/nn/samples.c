@@ -78,8 +78,8 @@ static enum status evaluate_batch(const struct samples *samples, struct mlp *mlp
                      mlp->labels);
     const enum status status = mlp_forward(mlp, rows, NULL);
     if (status) return status;
-    mlp->ops->softmax_cross_entropy(device->ops_context, rows, rows, last->out, 0, last->output, mlp->labels,
-                                    NULL, NULL, tally, true);
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, (double)rows, last->out, 0, last->output,
+                                    mlp->labels, NULL, NULL, tally, true);
     return STATUS_OK;
 }
 

@@ -3,11 +3,11 @@
    Idea       call cublasGemmEx. cuBLAS is column-major: it reads a row-major matrix as its transpose. The
               call for C^T = op(B)^T op(A)^T therefore exchanges A and B, m and n, and copies nothing.
    Precision  true float32 by default. tf32 rounds the operands to 10 bits of mantissa in the tensor cores;
-              bf16 operands arrive rounded. Both accumulate in float32, split-K sums too.
+              bf16 and fp16 operands arrive rounded. Both accumulate in float32, split-K sums too.
    Bound by   flops for large shapes (61 TFLOP/s in float32 on an H100); launch latency and too few tiles for
               132 SMs for small ones.
    Improves   3_shmem.cu, which has no register tiles. Next: 6_tuned.cu
-   Run        ./train --backend cublas --precision f32 (or tf32, bf16) */
+   Run        ./train --backend cublas --precision f32 (or tf32, bf16, fp16) */
 #include <limits.h>
 #include <stdlib.h>
 
@@ -97,7 +97,10 @@ static int leading(size_t ld) {
 }
 
 static cudaDataType_t type_of(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? CUDA_R_32F : dtype == GEMM_F64 ? CUDA_R_64F : CUDA_R_16BF;
+    return dtype == GEMM_F32    ? CUDA_R_32F
+           : dtype == GEMM_F64  ? CUDA_R_64F
+           : dtype == GEMM_BF16 ? CUDA_R_16BF
+                                : CUDA_R_16F;
 }
 
 static cublasComputeType_t compute_of(const cublas_context *context, enum gemm_dtype dtype) {

@@ -3,11 +3,11 @@
    Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
               layer of 10 columns, bound by memory (6_tuned_narrow.cu), and small batches, bound by latency
               (6_tuned_small.cu). Large float32 products run on the tensor cores of compute capability 9.0, as
-              accurate as float32 arithmetic, and so do those of bfloat16 (kernels/cuda/tensor/). Own kernels
+              accurate as float32 arithmetic, and so do those of 16 bits (kernels/cuda/tensor/). Own kernels
               run bias and activation while C is in registers.
    Bound by   bytes of the large matrix (narrow); latency (small); tensor cores; others as 5_cublas.cu
    Improves   5_cublas.cu; last of the course
-   Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16) */
+   Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16, fp16) */
 #include "kernels/cuda/gemm/6_tuned.cuh"
 
 #include <cublas_v2.h>
@@ -24,7 +24,7 @@ extern "C" const struct gemm_backend gemm_cublas;
 enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER, TENSOR_BF16X6 };
 static const struct gemm_option tuned_options[] = {
     {"tensor", "auto|always|never|bf16x6", "auto",
-     "own kernels on tensor cores of compute capability 9.0, for true float32 and bf16 products: where they "
+     "own kernels on tensor cores of compute capability 9.0, for true float32, bf16 and fp16: where they "
      "are faster, always, or never; bf16x6: always, for float32, the one for medium batches"},
     {}};
 
@@ -192,8 +192,10 @@ static void tuned_describe(void *opaque, char *text, size_t size) {
     const char *tensor = "";
     if (context->tensor_cores != TENSOR_NEVER && context->float32.open && context->precision == GEMM_TRUE)
         tensor = " and, on tensor cores, medium and large float32 ones";
-    if (context->tensor_cores != TENSOR_NEVER && context->bf16.open && context->precision == GEMM_MIXED_BF16)
-        tensor = " and, on tensor cores, bfloat16 ones";
+    if (context->tensor_cores != TENSOR_NEVER && context->bf16.open) {
+        if (context->precision == GEMM_MIXED_BF16) tensor = " and, on tensor cores, bfloat16 ones";
+        if (context->precision == GEMM_MIXED_F16) tensor = " and, on tensor cores, half-precision ones";
+    }
     snprintf(text, size, "own kernels for narrow and small products%s, else cuBLAS %d", tensor,
              CUBLAS_VER_MAJOR);
 }
@@ -211,8 +213,8 @@ static const char *tuned_error(void *opaque) {
 
 extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .name = "cuda-tuned",
-    .summary =
-        "own kernels for narrow and small products, float32 and bf16 on tensor cores, cuBLAS for the others",
+    .summary = "own kernels for narrow and small products, float32, bf16 and fp16 on tensor cores, cuBLAS "
+               "for others",
     .device = GEMM_ON_CUDA,
     .supports = tuned_supports,
     .gemm = tuned_gemm,

@@ -21,7 +21,7 @@ struct tuned_context {
     int major;        /* compute capability: 8 and above copies to shared memory asynchronously (cp.async) */
     void *library;    /* the context of cublas; NULL until the first call that cuBLAS runs */
     enum gemm_precision precision;
-    int tensor_cores; /* the option `tensor`, of float32 and bfloat16 products */
+    int tensor_cores; /* the option `tensor`, of float32 products and those of 16 bits */
     struct float32_workspace float32;
     struct bf16_workspace bf16;
     struct bf16x6_workspace bf16x6;
@@ -39,7 +39,7 @@ bool narrow_takes(const struct gemm_call *call);
 bool narrow_fuses_backward(const struct gemm_call *call); /* only for calls that narrow_takes */
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 
-/* 6_tuned_narrow_bf16.cu: the same for bfloat16, which those above call. */
+/* 6_tuned_narrow_bf16.cu: the same for 16 bits, which those above call. */
 bool narrow_bf16_takes(const struct gemm_call *call);
 bool narrow_bf16_fuses_backward(const struct gemm_call *call);
 void narrow_bf16_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
@@ -55,10 +55,12 @@ template <typename F> static void with_types(const struct gemm_call *call, F fun
         function.template operator()<float, float>();
     } else if (call->dtype == GEMM_F64) {
         function.template operator()<double, double>();
-    } else if (call->c_f32) {
-        function.template operator()<__nv_bfloat16, float>();
+    } else if (call->dtype == GEMM_F16) {
+        call->c_f32 ? function.template operator()<__half, float>()
+                    : function.template operator()<__half, __half>();
     } else {
-        function.template operator()<__nv_bfloat16, __nv_bfloat16>();
+        call->c_f32 ? function.template operator()<__nv_bfloat16, float>()
+                    : function.template operator()<__nv_bfloat16, __nv_bfloat16>();
     }
 }
 

@@ -17,7 +17,7 @@ static const size_t WIDEST_NARROW = 16, SHORTEST_LONG = 1024;
 static const int WARPS = 8, THREADS = 32 * WARPS;
 
 bool narrow_takes(const struct gemm_call *call) {
-    if (call->dtype == GEMM_BF16) return narrow_bf16_takes(call);
+    if (gemm_is_16bit(call->dtype)) return narrow_bf16_takes(call);
     if (call->op == GEMM_NT)
         return call->k > 0 && call->k <= WIDEST_NARROW && call->m >= SHORTEST_LONG &&
                whole_packs(call, call->c, call->n, call->ldc);
@@ -275,7 +275,7 @@ static void launch_tn(tuned_context *context, const gemm_call &call, cuda_launch
 }
 
 void narrow_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
-    if (call->dtype == GEMM_BF16) return narrow_bf16_gemm(context, call, launcher);
+    if (gemm_is_16bit(call->dtype)) return narrow_bf16_gemm(context, call, launcher);
     if (call->op == GEMM_NT) return narrow_nt_gemm(context, call, launcher);
     with_real(call->dtype, [&]<typename T>() {
         with_width(call->n, [&]<int N>() {

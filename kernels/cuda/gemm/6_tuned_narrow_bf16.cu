@@ -1,4 +1,4 @@
-/* cuda-tuned, narrow products of bfloat16: those of 6_tuned_narrow.cu, on tensor cores.
+/* cuda-tuned, narrow products of 16 bits (T: __nv_bfloat16 or __half): those of 6_tuned_narrow.cu, on tensor cores.
 
    Idea       each lane loads 16 bytes of the large matrix, straight into the registers of mma.sync: the sum
               over k, and the rows or columns of a tile, may have any order that both operands share. The
@@ -13,9 +13,7 @@
    Run        ./train --backend cuda-tuned --precision bf16 --layers 784-2048-10 --batch-size 8192 */
 #include "kernels/cuda/gemm/6_tuned.cuh"
 #include "kernels/cuda/gemm/gemm.cuh"
-#include "kernels/cuda/tensor/mma_bf16.cuh"
-
-typedef __nv_bfloat16 bf16;
+#include "kernels/cuda/tensor/mma_16bit.cuh"
 
 static const size_t WIDEST_NARROW = 16, SHORTEST_LONG = 512;
 static const unsigned WARPS = 8, THREADS = 32 * WARPS;
@@ -26,7 +24,7 @@ static const unsigned TN_COLUMNS = 64, TN_MOST_ROWS = 1024; /* of a block of the
 static const unsigned NT_COLUMNS = 64 * WARPS;              /* of a block of the input gradient */
 
 static bool whole_packs(const void *memory, size_t cols, size_t ld) {
-    return packs_fit((const bf16 *)memory, cols, ld, WIDEST<bf16>);
+    return packs_fit(memory, cols, ld, 8, 2);
 }
 
 /* Has the scratch memory room for the partial sums? */
@@ -58,20 +56,21 @@ bool narrow_bf16_fuses_backward(const struct gemm_call *call) {
 
 /* --- parts --- */
 
-__device__ static uint32_t bits(const bf16 *from, bool inside) {
+template <typename T> __device__ static uint32_t bits(const T *from, bool inside) {
     return inside ? __ldg((const unsigned short *)from) : 0;
 }
 
-__device__ static uint4 eight(const bf16 *from, bool inside) {
+template <typename T> __device__ static uint4 eight(const T *from, bool inside) {
     return inside ? __ldg((const uint4 *)from) : make_uint4(0, 0, 0, 0);
 }
 
 /* to[n * pitch + p] = rows first + 2 p and first + 2 p + 1 of column n, for 16 columns; 0 outside. */
-__device__ static void stage_pairs(uint32_t *to, unsigned pitch, unsigned pairs, const bf16 *from, size_t ld,
+template <typename T>
+__device__ static void stage_pairs(uint32_t *to, unsigned pitch, unsigned pairs, const T *from, size_t ld,
                                    size_t first, size_t rows, size_t cols) {
     for (unsigned p = threadIdx.x; p < pairs; p += THREADS) {
         const size_t row = first + 2 * p;
-        const bf16 *const at = from + row * ld;
+        const T *const at = from + row * ld;
         uint32_t words[16];
 #pragma unroll
         for (unsigned n = 0; n < 16; n++)
@@ -88,15 +87,16 @@ static const unsigned NN_ROWS = 32, NN_PARTS = 4, NN_PANEL = 2048; /* of a block
 static const unsigned NN_PITCH = NN_PANEL / 2 + 16;                /* words: 16 more than a multiple of 32 */
 static const size_t NN_SHARED = 16 * NN_PITCH * sizeof(uint32_t);
 
+template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    narrow_bf16_nn(const bf16 *a, size_t lda, const bf16 *b, size_t ldb, size_t k, sink<bf16> out) {
+    narrow_bf16_nn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, sink<T> out) {
     extern __shared__ uint4 memory[];
     uint32_t *const weights = (uint32_t *)memory; /* [16][NN_PITCH]: W^T */
     const unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, part = warp / 2;
     const size_t row0 = (size_t)blockIdx.x * NN_ROWS, row = row0 + warp % 2 * 16 + g;
-    const bf16 *const upper = a + min(row, out.m - 1) * lda + 8 * t, *const lower =
-                                                                         a + min(row + 8, out.m - 1) * lda +
-                                                                         8 * t;
+    const T *const upper = a + min(row, out.m - 1) * lda + 8 * t, *const lower =
+                                                                      a + min(row + 8, out.m - 1) * lda +
+                                                                      8 * t;
     float sum[2][4] = {};
     for (size_t k0 = 0; k0 < k; k0 += NN_PANEL) {
         const unsigned left = (unsigned)min(k - k0, (size_t)NN_PANEL), chunks = (left + 31) / 32;
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint4 w = *(const uint4 *)(weights + (g + 8 * h) * NN_PITCH + c * 16 + 4 * t);
-                mma_bf16(sum[h], x.x, y.x, x.y, y.y, w.x, w.y);
-                mma_bf16(sum[h], x.z, y.z, x.w, y.w, w.z, w.w);
+                mma_16bit<T>(sum[h], x.x, y.x, x.y, y.y, w.x, w.y);
+                mma_16bit<T>(sum[h], x.z, y.z, x.w, y.w, w.z, w.w);
             }
         }
     }
@@ -137,8 +137,9 @@ static const unsigned TN_PITCH = TN_MOST_ROWS / 2 + 4; /* words: 4 more than a m
 static const size_t TN_SHARED = 16 * TN_PITCH * sizeof(uint32_t);
 static_assert(TN_SHARED >= WARPS * 16 * TN_COLUMNS * sizeof(float));
 
+template <typename T>
 __global__ void __launch_bounds__(THREADS, 2)
-    narrow_bf16_tn(const bf16 *a, size_t lda, const bf16 *b, size_t ldb, size_t k, unsigned per_block,
+    narrow_bf16_tn(const T *a, size_t lda, const T *b, size_t ldb, size_t k, unsigned per_block,
                    sink<float> out, cuda_reduction reduction) {
     extern __shared__ uint4 memory[];
     uint32_t *const narrow = (uint32_t *)memory; /* [16][TN_PITCH]: dY^T */
@@ -162,8 +163,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         for (int j = 0; j < 8; j++) { /* columns j, 8 + j, 16 + j, .. */
             const unsigned halves = j % 2 ? 0x7632 : 0x5410;
             const auto word = [&](int i) { return (&x[i].x)[j / 2]; };
-            mma_bf16(sum[j], y[0], y[8 * TN_PITCH], y[4], y[8 * TN_PITCH + 4],
-                     __byte_perm(word(0), word(1), halves), __byte_perm(word(2), word(3), halves));
+            mma_16bit<T>(sum[j], y[0], y[8 * TN_PITCH], y[4], y[8 * TN_PITCH + 4],
+                         __byte_perm(word(0), word(1), halves), __byte_perm(word(2), word(3), halves));
         }
     }
     __syncthreads();
@@ -193,29 +194,31 @@ __global__ void __launch_bounds__(THREADS, 2)
 static const unsigned NT_SLAB = 128, NT_PITCH = 12; /* rows; words of a row */
 
 /* Of eight columns of two rows: sums -> what is stored. */
-template <enum activation A>
+template <typename T, enum activation A>
 __device__ static uint4 finish(const float (&sum)[8][4], int half, int row, uint4 read, bool on,
                                float alpha) {
     uint4 words;
 #pragma unroll
     for (int q = 0; q < 4; q++) {
         const uint32_t word = (&read.x)[q];
-        const float x = first_of(word), y = second_of(word);
+        const float2 y = floats_of<T>(word);
         const float *const two = sum[half * 4 + q] + row * 2;
-        (&words.x)[q] = round_pair(alpha * two[0] * (on ? derivative(A, x, x) : 1),
-                                   alpha * two[1] * (on ? derivative(A, y, y) : 1));
+        (&words.x)[q] = on ? round_gradients_to<T>(alpha * two[0] * derivative(A, y.x, y.x),
+                                                   alpha * two[1] * derivative(A, y.y, y.y))
+                           : round_pair_to<T>(alpha * two[0], alpha * two[1]);
     }
     return words;
 }
 
+template <typename T>
 __global__ void __launch_bounds__(THREADS, 2)
-    narrow_bf16_nt(const bf16 *a, size_t lda, const bf16 *b, size_t ldb, size_t k, unsigned per_block,
-                   sink<bf16> out, slope<bf16> back, cuda_reduction reduction) {
+    narrow_bf16_nt(const T *a, size_t lda, const T *b, size_t ldb, size_t k, unsigned per_block, sink<T> out,
+                   slope<T> back, cuda_reduction reduction) {
     __shared__ uint32_t rows[NT_SLAB * NT_PITCH];
     const unsigned warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const size_t column0 = (size_t)blockIdx.x * NT_COLUMNS + warp * 64, column = column0 + 8 * t;
     const size_t first = (size_t)blockIdx.y * per_block, end = min(first + per_block, out.m);
-    const bf16 *const source = back.pre ? back.pre : back.output;
+    const T *const source = back.pre ? back.pre : back.output;
     uint32_t weight[8][2];
     float totals[16] = {};
 #pragma unroll
@@ -223,7 +226,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const size_t own = column0 + j / 4 * 32 + g / 2 * 8 + j % 4 * 2 + g % 2, p = 2 * t + 8 * h;
-            const bf16 *const at = b + own * ldb + p;
+            const T *const at = b + own * ldb + p;
             weight[j][h] = bits(at, own < out.n && p < k) | bits(at + 1, own < out.n && p + 1 < k) << 16;
         }
     for (size_t i0 = first; i0 < end; i0 += NT_SLAB) {
@@ -248,17 +251,18 @@ __global__ void __launch_bounds__(THREADS, 2)
                                         back.on && r + g + i / 2 * 8 < left && column + i % 2 * 32 < out.n);
 #pragma unroll
                     for (int j = 0; j < 8; j++)
-                        mma_bf16(sum[j], x[0], x[8 * NT_PITCH], x[4], x[8 * NT_PITCH + 4], weight[j][0],
-                                 weight[j][1]);
+                        mma_16bit<T>(sum[j], x[0], x[8 * NT_PITCH], x[4], x[8 * NT_PITCH + 4], weight[j][0],
+                                     weight[j][1]);
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         if (r + g + i / 2 * 8 >= left || column + i % 2 * 32 >= out.n) continue;
-                        const uint4 words = finish<A>(sum, i % 2, i / 2, read[i], back.on, out.alpha);
+                        const uint4 words = finish<T, A>(sum, i % 2, i / 2, read[i], back.on, out.alpha);
                         *(uint4 *)(out.c + (i0 + r + g + i / 2 * 8) * out.ldc + column + i % 2 * 32) = words;
 #pragma unroll
                         for (int q = 0; q < 4; q++) {
-                            totals[i % 2 * 8 + 2 * q] += first_of((&words.x)[q]);
-                            totals[i % 2 * 8 + 2 * q + 1] += second_of((&words.x)[q]);
+                            const float2 two = floats_of<T>((&words.x)[q]);
+                            totals[i % 2 * 8 + 2 * q] += two.x;
+                            totals[i % 2 * 8 + 2 * q + 1] += two.y;
                         }
                     }
                 }
@@ -277,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     if (!last_block(&reduction.tickets[blockIdx.x], gridDim.y)) return;
     for (unsigned e = threadIdx.x; e < NT_COLUMNS; e += THREADS) {
         const size_t j = (size_t)blockIdx.x * NT_COLUMNS + e;
-        if (j < out.n) back.column_sums[j] = sum_of_chunks(partial + j, gridDim.y, out.n);
+        if (j < out.n) back.column_sums[j] = back.bias_scale * sum_of_chunks(partial + j, gridDim.y, out.n);
     }
 }
 
@@ -288,25 +292,36 @@ static unsigned share(size_t length, unsigned step, unsigned most) {
     return blocks_for(blocks_for(length, step), most > 1 ? most : 1) * step;
 }
 
-void narrow_bf16_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
-    const bf16 *const a = (const bf16 *)call->a, *const b = (const bf16 *)call->b;
+template <typename T>
+static void launch_narrow(struct tuned_context *context, const struct gemm_call *call,
+                          cuda_launcher &launcher) {
+    const T *const a = (const T *)call->a, *const b = (const T *)call->b;
     const unsigned resident = 2 * (unsigned)context->processors;
     if (call->op == GEMM_NN) {
         if (CUDA_TRY(&context->fault,
-                     cudaFuncSetAttribute(narrow_bf16_nn, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                     cudaFuncSetAttribute(narrow_bf16_nn<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           (int)NN_SHARED)))
-            launch(launcher, "narrow_bf16_nn", narrow_bf16_nn, blocks_for(call->m, NN_ROWS), THREADS,
-                   NN_SHARED, a, call->lda, b, call->ldb, call->k, sink<bf16>(*call));
+            launch(launcher, IS_HALF<T> ? "narrow_fp16_nn" : "narrow_bf16_nn", narrow_bf16_nn<T>,
+                   blocks_for(call->m, NN_ROWS), THREADS, NN_SHARED, a, call->lda, b, call->ldb, call->k,
+                   sink<T>(*call));
     } else if (call->op == GEMM_TN) {
         const unsigned groups = blocks_for(call->m, TN_COLUMNS);
         unsigned rows = share(call->k, 16 * WARPS, resident / groups);
         if (rows > TN_MOST_ROWS) rows = TN_MOST_ROWS;
-        launch(launcher, "narrow_bf16_tn", narrow_bf16_tn, dim3(groups, blocks_for(call->k, rows)), THREADS,
-               TN_SHARED, a, call->lda, b, call->ldb, call->k, rows, sink<float>(*call), context->reduction);
+        launch(launcher, IS_HALF<T> ? "narrow_fp16_tn" : "narrow_bf16_tn", narrow_bf16_tn<T>,
+               dim3(groups, blocks_for(call->k, rows)), THREADS, TN_SHARED, a, call->lda, b, call->ldb,
+               call->k, rows, sink<float>(*call), context->reduction);
     } else {
         const unsigned groups = blocks_for(call->n, NT_COLUMNS), rows = share(call->m, 16, resident / groups);
-        launch(launcher, "narrow_bf16_nt", narrow_bf16_nt, dim3(groups, blocks_for(call->m, rows)), THREADS,
-               0, a, call->lda, b, call->ldb, call->k, rows, sink<bf16>(*call), slope<bf16>(*call),
-               context->reduction);
+        launch(launcher, IS_HALF<T> ? "narrow_fp16_nt" : "narrow_bf16_nt", narrow_bf16_nt<T>,
+               dim3(groups, blocks_for(call->m, rows)), THREADS, 0, a, call->lda, b, call->ldb, call->k, rows,
+               sink<T>(*call), slope<T>(*call), context->reduction);
     }
+}
+
+void narrow_bf16_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    if (call->dtype == GEMM_F16)
+        launch_narrow<__half>(context, call, launcher);
+    else
+        launch_narrow<__nv_bfloat16>(context, call, launcher);
 }

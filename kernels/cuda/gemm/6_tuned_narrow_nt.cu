@@ -14,7 +14,7 @@
 
 bool narrow_fuses_backward(const struct gemm_call *call) {
     const gemm_backward *backward = call->backward;
-    if (call->dtype == GEMM_BF16) return narrow_bf16_fuses_backward(call);
+    if (gemm_is_16bit(call->dtype)) return narrow_bf16_fuses_backward(call);
     return call->op == GEMM_NT && call->n <= 32 * REDUCTION_GROUPS &&
            whole_packs(call, backward->output, call->n, call->ldc) &&
            (!activation_needs_input(backward->activation) ||

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(THREADS)
         sums[blockIdx.y * out.n + j] = total;
     }
     if (last_block(&reduction.tickets[blockIdx.x], gridDim.y) && mine)
-        back.column_sums[j] = sum_of_chunks(sums + j, gridDim.y, out.n);
+        back.column_sums[j] = back.bias_scale * sum_of_chunks(sums + j, gridDim.y, out.n);
 }
 
 template <typename T> static source<T> source_of(const void *memory, size_t rows, size_t cols, size_t ld) {

@@ -19,7 +19,7 @@ void cuda_gemm_destroy(void *context) {
 }
 
 bool cuda_gemm_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype != GEMM_BF16 && op != GEMM_TT;
+    return !gemm_is_16bit(dtype) && op != GEMM_TT;
 }
 
 const char *cuda_gemm_error(void *context) {

@@ -100,17 +100,17 @@ void cuda_bias_activation(void *opaque, size_t rows, size_t cols, enum activatio
     });
 }
 
-/* to = beta to + (1 - beta) sum; does not read `to` if beta is 0. */
-template <typename R> __device__ static void blend(R &to, R beta, R sum) {
-    to = beta != 0 ? beta * to + (1 - beta) * sum : sum;
+/* to = alpha sum + beta to; does not read `to` if beta is 0. */
+template <typename R> __device__ static void blend(R &to, R alpha, R beta, R sum) {
+    to = beta != 0 ? beta * to + alpha * sum : alpha * sum;
 }
 
 /* grad *= act', and the column sums. A block owns COLUMNS packs of columns and every gridDim.y-th group of
    ROWS rows. */
 template <typename T, enum activation A, int WIDE, int ROWS>
 __global__ void __launch_bounds__(COLUMNS *ROWS)
-    backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> beta,
-                    real<T> *bias_grad, cuda_reduction reduction) {
+    backward_kernel(size_t rows, size_t cols, const T *pre, const T *out, T *grad, real<T> alpha,
+                    real<T> beta, real<T> *bias_grad, cuda_reduction reduction) {
     __shared__ real<T> sums[ROWS][COLUMNS * WIDE];
     const size_t c = (blockIdx.x * COLUMNS + threadIdx.x) * (size_t)WIDE;
     real<T> sum[WIDE] = {};
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
             if (NEEDS_INPUT<A>) z = pack_at<WIDE>(pre + i);
 #pragma unroll
             for (int e = 0; e < WIDE; e++) {
-                g.value[e] = T(real<T>(g.value[e]) * derivative(A, real<T>(z.value[e]), real<T>(y.value[e])));
+                const real<T> slope = derivative(A, real<T>(z.value[e]), real<T>(y.value[e]));
+                g.value[e] = T(bounded<T>(bounded<T>(real<T>(g.value[e])) * slope));
                 sum[e] += real<T>(g.value[e]);
             }
             if (A != ACTIVATION_NONE) pack_at<WIDE>(grad + i) = g;
@@ -141,18 +142,19 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
         real<T> total = sums[0][thread];
         for (int t = 1; t < ROWS; t++) total += sums[t][thread];
         if (gridDim.y == 1) {
-            blend(bias_grad[column], beta, total);
+            blend(bias_grad[column], alpha, beta, total);
         } else {
             partial[blockIdx.y * cols + column] = total;
         }
     }
     if (gridDim.y == 1 || !last_block(&reduction.tickets[blockIdx.x], gridDim.y) || !mine) return;
-    blend(bias_grad[column], beta, sum_of_chunks(partial + column, gridDim.y, cols));
+    blend(bias_grad[column], alpha, beta, sum_of_chunks(partial + column, gridDim.y, cols));
 }
 
 template <typename T, int WIDE>
 static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols, enum activation activation,
-                            const T *pre, const T *out, T *grad, double beta, real<T> *bias_grad) {
+                            const T *pre, const T *out, T *grad, double alpha, double beta,
+                            real<T> *bias_grad) {
     const size_t columns = (cols + COLUMNS * WIDE - 1) / (COLUMNS * WIDE);
     /* 4 rows a thread, because latency dominates; at most 64 blocks a column, within the scratch memory */
     const size_t rows_per_block = WIDE == 1 ? 128 : 32;
@@ -166,18 +168,18 @@ static void launch_backward(cuda_ops_context *context, size_t rows, size_t cols,
     for_activation(
         activation, [&]<enum activation A>() {
             backward_kernel<T, A, WIDE, TALL><<<grid, block, 0, context->stream>>>(
-                rows, cols, pre, out, grad, (real<T>)beta, bias_grad, context->reduction);
+                rows, cols, pre, out, grad, (real<T>)alpha, (real<T>)beta, bias_grad, context->reduction);
         });
     CUDA_LAUNCHED(&context->fault, "backward_kernel");
 }
 
 template <typename T>
 void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum activation activation,
-                                   const void *pre, const void *out, void *grad, double beta,
+                                   const void *pre, const void *out, void *grad, double alpha, double beta,
                                    void *bias_grad) {
     for_width<T>(rows, cols, pre, out, grad, [&]<int WIDE>() {
         launch_backward<T, WIDE>(open_ops(opaque), rows, cols, activation, (const T *)pre, (const T *)out,
-                                 (T *)grad, beta, (real<T> *)bias_grad);
+                                 (T *)grad, alpha, beta, (real<T> *)bias_grad);
     });
 }
 
@@ -185,7 +187,8 @@ void cuda_bias_activation_backward(void *opaque, size_t rows, size_t cols, enum 
     template void cuda_bias_activation<T>(void *, size_t, size_t, enum activation, const void *, void *,  \
                                           void *);                                                        \
     template void cuda_bias_activation_backward<T>(void *, size_t, size_t, enum activation, const void *, \
-                                                   const void *, void *, double, void *);
+                                                   const void *, void *, double, double, void *);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)

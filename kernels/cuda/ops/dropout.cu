@@ -58,3 +58,4 @@ void cuda_dropout(void *opaque, size_t count, const struct dropout *dropout, con
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)

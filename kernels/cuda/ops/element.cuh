@@ -3,12 +3,24 @@
 #define TESSERA_KERNELS_CUDA_OPS_ELEMENT_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
-/* The type of the arithmetic: float for bfloat16, else the same. */
+#include <type_traits>
+
+/* The type of the arithmetic: float for types of 16 bits, else the same. */
 template <typename T> struct real_of { using type = T; };
 template <> struct real_of<__nv_bfloat16> { using type = float; };
+template <> struct real_of<__half> { using type = float; };
 template <typename T> using real = typename real_of<T>::type;
+
+/* A gradient that will be stored as T: in half precision the nearest finite number; NaN stays NaN. */
+template <typename T> __device__ inline real<T> bounded(real<T> gradient) {
+    const float most = 65504;
+    if constexpr (sizeof(T) == 2 && !std::is_same_v<T, __nv_bfloat16>)
+        return gradient > most ? most : gradient < -most ? -most : gradient;
+    return gradient;
+}
 
 /* Elements in the widest memory access of a thread, 16 bytes. */
 template <typename T> constexpr int WIDEST = 16 / (int)sizeof(T);

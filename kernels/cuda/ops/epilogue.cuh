@@ -58,20 +58,22 @@ template <typename C> struct slope {
     bool on;
     enum activation activation;
     const C *pre, *output;
-    real<C> *column_sums;
+    real<C> *column_sums, bias_scale;
 
     explicit slope(const gemm_call &call)
-        : on(call.backward), activation(ACTIVATION_NONE), pre(NULL), output(NULL), column_sums(NULL) {
+        : on(call.backward), activation(ACTIVATION_NONE), pre(NULL), output(NULL), column_sums(NULL),
+          bias_scale(1) {
         if (!on) return;
         activation = call.backward->activation;
         if (activation_needs_input(activation)) pre = (const C *)call.backward->pre;
         output = (const C *)call.backward->output;
         column_sums = (real<C> *)call.backward->bias_grad;
+        bias_scale = (real<C>)gemm_bias_scale(&call);
     }
 
     /* dL/dZ from dL/dY, Z (if the derivative reads it) and Y. */
     __device__ real<C> scaled(real<C> gradient, real<C> z, real<C> y) const {
-        return on ? gradient * derivative(activation, z, y) : gradient;
+        return on ? bounded<C>(gradient * derivative(activation, z, y)) : gradient;
     }
 
     /* The same for the element at `at`. */

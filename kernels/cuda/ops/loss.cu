@@ -67,11 +67,11 @@ __device__ static partial_loss sum_over_block(partial_loss mine) {
 
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
-    softmax_kernel(size_t rows, size_t batch, size_t classes, double smoothing, const T *logits,
+    softmax_kernel(size_t rows, double divisor, size_t classes, double smoothing, const T *logits,
                    const uint8_t *labels, T *grad, double *loss, struct tally *tally, bool counted,
                    cuda_reduction reduction) {
     partial_loss *partial = (partial_loss *)reduction.scratch, total = {0, 0};
-    const real<T> scale = real<T>(1.0 / (double)batch);
+    const real<T> scale = real<T>(1.0 / divisor);
     for (size_t r = (size_t)blockIdx.x * THREADS + threadIdx.x; r < rows; r += (size_t)gridDim.x * THREADS)
         add_row(total, classes, smoothing, logits + r * classes, labels[r], scale,
                 grad ? grad + r * classes : (T *)NULL);
@@ -98,21 +98,22 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-void cuda_softmax_cross_entropy(void *opaque, size_t rows, size_t batch, size_t classes, double smoothing,
+void cuda_softmax_cross_entropy(void *opaque, size_t rows, double divisor, size_t classes, double smoothing,
                                 const void *logits, const uint8_t *labels, void *grad, double *loss,
                                 struct tally *tally, bool counted) {
     cuda_ops_context *context = open_ops(opaque);
     const size_t needed = (rows + THREADS - 1) / THREADS;
     const unsigned blocks = needed < 1 ? 1 : needed < MAX_BLOCKS ? (unsigned)needed : (unsigned)MAX_BLOCKS;
-    softmax_kernel<T><<<blocks, THREADS, 0, context->stream>>>(rows, batch, classes, smoothing,
+    softmax_kernel<T><<<blocks, THREADS, 0, context->stream>>>(rows, divisor, classes, smoothing,
                                                                (const T *)logits, labels, (T *)grad, loss,
                                                                tally, counted, context->reduction);
     CUDA_LAUNCHED(&context->fault, "softmax_kernel");
 }
 
 #define INSTANTIATE(T)                                                                                \
-    template void cuda_softmax_cross_entropy<T>(void *, size_t, size_t, size_t, double, const void *, \
+    template void cuda_softmax_cross_entropy<T>(void *, size_t, double, size_t, double, const void *, \
                                                 const uint8_t *, void *, double *, struct tally *, bool);
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)

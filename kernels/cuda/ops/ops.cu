@@ -107,5 +107,8 @@ template <typename T> static const struct ops *table(void) {
 }
 
 const struct ops *cuda_ops(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? table<float>() : dtype == GEMM_F64 ? table<double>() : table<__nv_bfloat16>();
+    return dtype == GEMM_F32    ? table<float>()
+           : dtype == GEMM_F64  ? table<double>()
+           : dtype == GEMM_BF16 ? table<__nv_bfloat16>()
+                                : table<__half>();
 }

@@ -46,12 +46,12 @@ void cuda_bias_activation(void *context, size_t rows, size_t cols, enum activati
                           const void *bias, void *pre, void *out);
 template <typename T>
 void cuda_bias_activation_backward(void *context, size_t rows, size_t cols, enum activation activation,
-                                   const void *pre, const void *out, void *grad, double beta,
+                                   const void *pre, const void *out, void *grad, double alpha, double beta,
                                    void *bias_grad);
 template <typename T>
 void cuda_dropout(void *context, size_t count, const struct dropout *dropout, const void *in, void *out);
 template <typename T>
-void cuda_softmax_cross_entropy(void *context, size_t rows, size_t batch, size_t classes, double smoothing,
+void cuda_softmax_cross_entropy(void *context, size_t rows, double divisor, size_t classes, double smoothing,
                                 const void *logits, const uint8_t *labels, void *grad, double *loss,
                                 struct tally *tally, bool counted);
 template <typename R> void cuda_add(void *context, size_t count, const void *from, void *into);

@@ -97,3 +97,4 @@ void cuda_update(void *opaque, size_t count, const struct update *update, const 
 INSTANTIATE(float)
 INSTANTIATE(double)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)

@@ -1,4 +1,4 @@
-/* bfloat16 GEMM on the tensor cores: which calls, with which tiles, and the tensor maps. */
+/* GEMM of 16 bits on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/bf16.cuh"
 
 #include "kernels/cuda/tensor/tensor_map.cuh"
@@ -18,9 +18,9 @@ static bool maps_epilogue(const struct gemm_call *call) {
     const struct gemm_epilogue *const forward = call->epilogue;
     const struct gemm_backward *const back = call->backward;
     if (forward)
-        return !call->c_f32 && (uintptr_t)forward->bias % 8 == 0 &&
+        return call->op == GEMM_NN && !call->c_f32 && (uintptr_t)forward->bias % 8 == 0 &&
                tensor_map_fits(forward->pre, call->ldc, 2);
-    return !back || (!call->c_f32 &&
+    return !back || (call->op == GEMM_NT && !call->c_f32 &&
                      tensor_map_fits(activation_needs_input(back->activation) ? back->pre : back->output,
                                      call->ldc, 2));
 }
@@ -32,8 +32,8 @@ static size_t partial_bytes(const struct gemm_call *call) {
 /* Tensor maps write whole units of 16 bytes: n is a multiple of 8. */
 bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const size_t most = (size_t)1 << 24;
-    return workspace->open && call->dtype == GEMM_BF16 && call->op != GEMM_TT && call->beta == 0 && call->k &&
-           call->m <= most && call->n <= most && call->k <= most && call->n % 8 == 0 &&
+    return workspace->open && gemm_is_16bit(call->dtype) && call->op != GEMM_TT && call->beta == 0 &&
+           call->k && call->m <= most && call->n <= most && call->k <= most && call->n % 8 == 0 &&
            tensor_map_fits(call->a, call->lda, 2) && tensor_map_fits(call->b, call->ldb, 2) &&
            tensor_map_fits(call->c, call->ldc, call->c_f32 ? 4 : 2) && maps_epilogue(call) &&
            (!call->backward || partial_bytes(call) <= REDUCTION_BYTES);
@@ -161,9 +161,9 @@ static bf16_product product_of(const struct bf16_workspace *workspace, const gem
 
 static const unsigned SUM_COLUMNS = 8, SUM_ROWS = 64; /* of a thread block; powers of two */
 
-/* sums[j] = partials[0][j] + partials[1][j] + ..., in a fixed order. */
+/* sums[j] = scale (partials[0][j] + partials[1][j] + ...), in a fixed order. */
 __global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
-    sum_partials(const float *partials, unsigned rows, unsigned columns, float *sums) {
+    sum_partials(const float *partials, unsigned rows, unsigned columns, float scale, float *sums) {
     __shared__ float totals[SUM_ROWS][SUM_COLUMNS];
     const unsigned x = threadIdx.x, y = threadIdx.y, column = blockIdx.x * SUM_COLUMNS + x;
     float total = 0;
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
         __syncthreads();
         if (y < half) totals[y][x] += totals[y + half][x];
     }
-    if (y == 0) sums[column] = totals[0][x];
+    if (y == 0) sums[column] = scale * totals[0][x];
 }
 
 void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
@@ -183,10 +183,10 @@ void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *c
     bf16_product p = product_of(workspace, *call, shape);
     if (!launcher.describe) map_all(p, *call, shape, launcher.fault);
     if (launcher.fault->message[0]) return;
-    bf16_launch(call->op, shape.columns, p, (unsigned)gemm_multiprocessors(*call, workspace->processors),
-                launcher);
+    bf16_launch(call->dtype, call->op, shape.columns, p,
+                (unsigned)gemm_multiprocessors(*call, workspace->processors), launcher);
     if (!call->backward) return;
     launch(launcher, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
            dim3(SUM_COLUMNS, SUM_ROWS), 0, (const float *)p.partials, blocks_for(call->m, BF16_SUMMED_ROWS),
-           (unsigned)call->n, (float *)call->backward->bias_grad);
+           (unsigned)call->n, (float)gemm_bias_scale(call), (float *)call->backward->bias_grad);
 }

@@ -1,4 +1,4 @@
-/* bfloat16 GEMM on the tensor cores: docs/bf16.md. Compute capability 9.0 alone. */
+/* GEMM of 16 bits on the tensor cores, bfloat16 or half precision: docs/bf16.md, docs/fp16.md. Compute capability 9.0 alone. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_CUH
 
@@ -45,8 +45,8 @@ struct bf16_workspace {
 /* bf16_wgmma.cu */
 bool bf16_open(void);
 unsigned bf16_clusters(unsigned blocks); /* of so many blocks that can be resident at the same time, or 0 */
-void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &product, unsigned processors,
-                 cuda_launcher &launcher);
+void bf16_launch(enum gemm_dtype dtype, enum gemm_op op, unsigned columns, const bf16_product &product,
+                 unsigned processors, cuda_launcher &launcher);
 
 /* bf16.cu */
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,

@@ -1,4 +1,4 @@
-/* Weight gradients of bfloat16 operands in short batches, C = X^T dY. They may update the weights themselves:
+/* Weight gradients of operands of 16 bits (T: __nv_bfloat16 or __half) in short batches, C = X^T dY. They may update the weights themselves:
    then C is never stored.
 
    Idea       tiles of 64 x 64, several thread blocks on an SM, so that loads, products and stores of
@@ -13,7 +13,7 @@
 #include "kernels/cuda/ops/update_rule.cuh"
 #include "kernels/cuda/tensor/bf16.cuh"
 #include "kernels/cuda/tensor/ldmatrix.cuh"
-#include "kernels/cuda/tensor/mma_bf16.cuh"
+#include "kernels/cuda/tensor/mma_16bit.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 namespace {
@@ -28,7 +28,7 @@ struct gradient {
     unsigned m, n, k;
     float alpha;
     float *array[3]; /* with ldc: weights and moments; UPDATE_NONE: C */
-    __nv_bfloat16 *rounded;
+    void *rounded;   /* T */
     update_rule<float> rule;
     const struct step_scalars *step;
     const struct tally *guard;
@@ -36,6 +36,7 @@ struct gradient {
 
 /* The products of a warp: 16 rows of C, and 4 tiles of 8 columns. An operand has 128 bytes for each k, as
    tensor_load swizzles them. */
+template <typename T>
 __device__ void multiply(float (&sums)[4][4], const char *a, const char *b, unsigned rows, unsigned warp) {
     const unsigned lane = threadIdx.x % 32, matrix = lane / 8, row = lane % 8;
     const unsigned a_unit = warp / 2 * 2 + matrix % 2, b_unit = warp % 2 * 4 + matrix / 2;
@@ -48,8 +49,8 @@ __device__ void multiply(float (&sums)[4][4], const char *a, const char *b, unsi
         for (unsigned pair = 0; pair < 2; pair++) {
             ldmatrix_x4_trans(right,
                               b + (k + matrix % 2 * 8 + row) * ROW_BYTES + ((b_unit + 2 * pair ^ row) << 4));
-            mma_bf16(sums[2 * pair], left, right[0], right[1]);
-            mma_bf16(sums[2 * pair + 1], left, right[2], right[3]);
+            mma_16bit<T>(sums[2 * pair], left, right[0], right[1]);
+            mma_16bit<T>(sums[2 * pair + 1], left, right[2], right[3]);
         }
     }
 }
@@ -84,10 +85,10 @@ struct packs {
 };
 
 /* Updates a pack of weights and moments, and stores it. */
-template <update_method METHOD, int ARRAYS>
+template <typename T, update_method METHOD, int ARRAYS>
 __device__ void update(const gradient &p, const update_rates<float> &rates, const pack<float, 4> &gradients,
                        pack<float, 4> (&was)[ARRAYS], size_t at) {
-    pack<__nv_bfloat16, 4> rounded;
+    pack<T, 4> rounded;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         float m = ARRAYS > 1 ? was[1 % ARRAYS].value[e] : 0, v = ARRAYS > 2 ? was[2 % ARRAYS].value[e] : 0;
@@ -98,10 +99,10 @@ __device__ void update(const gradient &p, const update_rates<float> &rates, cons
     }
 #pragma unroll
     for (int array = 0; array < ARRAYS; array++) pack_at<4>(p.array[array] + at) = was[array];
-    pack_at<4>(p.rounded + at) = rounded;
+    pack_at<4>((T *)p.rounded + at) = rounded;
 }
 
-template <update_method METHOD, int ARRAYS, int BLOCKS>
+template <typename T, update_method METHOD, int ARRAYS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     weight_gradient_kernel(const __grid_constant__ gradient p) {
     __shared__ __align__(1024) char a[OPERAND_BYTES], b[OPERAND_BYTES];
@@ -130,13 +131,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     __syncthreads(); /* the mbarrier is initialised */
     mbarrier_wait(&arrived, 0);
     if (bad) return;
-    multiply(sums, a, b, p.k, warp);
+    multiply<T>(sums, a, b, p.k, warp);
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
         pack<float, 4> four = neighbours(sums[i / 2 * 2], sums[i / 2 * 2 + 1], i % 2);
         if (!own.inside(i)) continue;
         if constexpr (METHOD != UPDATE_NONE) {
-            update<METHOD>(p, rates, four, was[i], own.at(i));
+            update<T, METHOD>(p, rates, four, was[i], own.at(i));
         } else {
 #pragma unroll
             for (int e = 0; e < 4; e++) four.value[e] *= p.alpha;
@@ -153,19 +154,19 @@ bool aligned(const void *memory, size_t ld, size_t element_bytes, size_t bytes) 
 
 typedef void kernel(gradient);
 
-kernel *kernel_of(const struct update &rule) {
+template <typename T> kernel *kernel_of(const struct update &rule) {
     switch (rule.method) {
     case UPDATE_NONE:
         break;
     case UPDATE_SGD:
-        return rule.moment1 ? weight_gradient_kernel<UPDATE_SGD, 2, 3>
-                            : weight_gradient_kernel<UPDATE_SGD, 1, 4>;
+        return rule.moment1 ? weight_gradient_kernel<T, UPDATE_SGD, 2, 3>
+                            : weight_gradient_kernel<T, UPDATE_SGD, 1, 4>;
     case UPDATE_ADAM:
-        return weight_gradient_kernel<UPDATE_ADAM, 3, 2>;
+        return weight_gradient_kernel<T, UPDATE_ADAM, 3, 2>;
     case UPDATE_ADAMW:
-        return weight_gradient_kernel<UPDATE_ADAMW, 3, 2>;
+        return weight_gradient_kernel<T, UPDATE_ADAMW, 3, 2>;
     }
-    return weight_gradient_kernel<UPDATE_NONE, 1, 4>;
+    return weight_gradient_kernel<T, UPDATE_NONE, 1, 4>;
 }
 
 } // namespace
@@ -175,7 +176,7 @@ kernel *kernel_of(const struct update &rule) {
    recipes and audits that need the gradient get the bits that an update has used. */
 bool bf16_gradient_takes(const struct gemm_call *call) {
     const size_t least = 64, most = (size_t)1 << 21;
-    return call->dtype == GEMM_BF16 && call->c_f32 && call->op == GEMM_TN && call->beta == 0 &&
+    return gemm_is_16bit(call->dtype) && call->c_f32 && call->op == GEMM_TN && call->beta == 0 &&
            call->k >= least && call->k <= MOST_K && call->m >= least && call->n >= least && call->m <= most &&
            call->n <= most && call->m % 8 == 0 && call->n % 8 == 0 &&
            tensor_map_fits(call->a, call->lda, 2) && tensor_map_fits(call->b, call->ldb, 2) &&
@@ -200,7 +201,7 @@ void bf16_gradient_gemm(const struct gemm_call *call, const struct weight_update
                   .k = (unsigned)call->k,
                   .alpha = (float)call->alpha,
                   .array = {(float *)rule.weights, (float *)rule.moment1, (float *)rule.moment2},
-                  .rounded = (__nv_bfloat16 *)rule.rounded,
+                  .rounded = rule.rounded,
                   .rule = update_rule<float>(rule),
                   .step = update ? update->step : NULL,
                   .guard = update ? update->guard : NULL};
@@ -208,6 +209,7 @@ void bf16_gradient_gemm(const struct gemm_call *call, const struct weight_update
         tensor_map_matrix(&p.a, call->a, false, call->k, call->m, call->lda, MOST_K, launcher.fault);
         tensor_map_matrix(&p.b, call->b, false, call->k, call->n, call->ldb, MOST_K, launcher.fault);
     }
-    launch(launcher, "weight_gradient_kernel", kernel_of(rule),
+    launch(launcher, "weight_gradient_kernel",
+           call->dtype == GEMM_F16 ? kernel_of<__half>(rule) : kernel_of<__nv_bfloat16>(rule),
            dim3(blocks_for(call->n, SIDE), blocks_for(call->m, SIDE)), THREADS, 0, p);
 }

@@ -1,4 +1,4 @@
-/* Weight gradients of bfloat16 operands in short batches, with or without the update of the weights
+/* Weight gradients of operands of 16 bits in short batches, with or without the update of the weights
    (gemm_update of kernels/gemm.h): the same sums. Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_GRADIENT_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_GRADIENT_CUH

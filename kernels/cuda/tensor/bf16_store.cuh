@@ -1,4 +1,4 @@
-/* The bfloat16 GEMM of the tensor cores: from sums in registers to C, with the epilogues. Each warp stores
+/* The GEMM of 16 bits on the tensor cores: from sums in registers to C, with the epilogues. Each warp stores
    its 16 rows, 128 bytes of each at a time, through slots of shared memory. The copy engine moves them while
    the warp goes on. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_STORE_CUH
@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/tensor/bf16.cuh"
 #include "kernels/cuda/tensor/ldmatrix.cuh"
-#include "kernels/cuda/tensor/mma_bf16.cuh"
+#include "kernels/cuda/tensor/mma_16bit.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 #include "kernels/cuda/tensor/wgmma.cuh"
 
@@ -14,7 +14,7 @@ namespace bf16 {
 
 static const unsigned GROUP = 128;           /* threads of a warpgroup */
 static const unsigned SLOT_BYTES = 16 * 128; /* of a warp, which has p.slots */
-static const unsigned PART = 64;             /* columns of bfloat16 in a slot */
+static const unsigned PART = 64;             /* columns of 16 bits in a slot */
 
 static __device__ void stmatrix_x4(const void *row, const uint32_t (&words)[4]) {
 #if __CUDA_ARCH__ >= 900
@@ -25,31 +25,37 @@ static __device__ void stmatrix_x4(const void *row, const uint32_t (&words)[4]) 
 #endif
 }
 
-/* Within 2^-11 of tanh x, relatively: bfloat16 keeps 8 bits. tanh takes 25 instructions. */
-static __device__ float fast_tanh(float x) {
+/* tanh within 2^-11, relatively, for bfloat16, which keeps 8 bits; for half precision, which keeps 11, within a
+   few units of float32, in 25 instructions. */
+template <typename T> static __device__ float tanh_of(float x) {
+    if constexpr (IS_HALF<T>) return tanhf(x);
 #if __CUDA_ARCH__ >= 900
     asm("tanh.approx.f32 %0, %0;" : "+f"(x));
 #endif
     return x;
 }
 
-/* Two activated values; `rounded` are both, before the activation, as bfloat16. */
-template <enum activation A> static __device__ uint32_t activated(float x, float y, uint32_t rounded) {
+/* Two activated values; `rounded` are both, before the activation, as T. */
+template <enum activation A, typename T = __nv_bfloat16>
+static __device__ uint32_t activated(float x, float y, uint32_t rounded) {
     if constexpr (A == ACTIVATION_NONE) return rounded;
     if constexpr (A == ACTIVATION_RELU) {
-        const __nv_bfloat162 both = __hmax2_nan(*(const __nv_bfloat162 *)&rounded, __nv_bfloat162());
+        typedef std::conditional_t<IS_HALF<T>, __half2, __nv_bfloat162> two;
+        const two both = __hmax2_nan(*(const two *)&rounded, two());
         return *(const uint32_t *)&both;
     }
-    if constexpr (A == ACTIVATION_TANH) return round_pair(fast_tanh(x), fast_tanh(y));
+    if constexpr (A == ACTIVATION_TANH) return round_pair_to<T>(tanh_of<T>(x), tanh_of<T>(y));
     if constexpr (A == ACTIVATION_SCALED_TANH) {
         const float inner = 2.0f / 3.0f, outer = 1.7159f;
-        return round_pair(outer * fast_tanh(inner * x), outer * fast_tanh(inner * y));
+        return round_pair_to<T>(outer * tanh_of<T>(inner * x), outer * tanh_of<T>(inner * y));
     }
-    return round_pair(activate(A, x), activate(A, y));
+    return round_pair_to<T>(activate(A, x), activate(A, y));
 }
 
-/* A warp that stores 16 x N sums of each tile. `at` is the element of C at the upper left. */
-template <int N> struct tile_store {
+/* A warp that stores 16 x N sums of each tile. Forward products (NN) alone have the forward epilogue, input
+   gradients (NT) alone the backward one: each kernel is compiled with what it can need. */
+template <typename T, bool A_T, bool B_T, int N> struct tile_store {
+    static constexpr bool FORWARD = !A_T && B_T, BACKWARD = !A_T && !B_T;
     const bf16_product &p;
     char *slots;          /* of this warp */
     uint64_t *arrived;    /* the mbarrier of this warp: what the backward epilogue reads was copied */
@@ -103,7 +109,7 @@ template <int N> struct tile_store {
 #pragma unroll
                 for (int q = 0; q < 4; q++) {
                     const int i = part * 32 + pair * 8 + q * 2;
-                    words[q] = round_pair(p.alpha * sums[i], p.alpha * sums[i + 1]);
+                    words[q] = round_pair_to<T>(p.alpha * sums[i], p.alpha * sums[i + 1]);
                 }
                 stmatrix_x4(fragment(to, pair), words);
             }
@@ -158,8 +164,8 @@ template <int N> struct tile_store {
                     const int i = pair * 8 + q * 2;
                     const float x = fmaf(p.alpha, some[i], own[i / 4].x),
                                 y = fmaf(p.alpha, some[i + 1], own[i / 4].y);
-                    pre[q] = round_pair(x, y);
-                    words[q] = activated<A>(x, y, pre[q]);
+                    pre[q] = round_pair_to<T>(x, y);
+                    words[q] = activated<A, T>(x, y, pre[q]);
                 }
                 if (p.stores_pre) stmatrix_x4(fragment(to_pre, pair), pre);
                 stmatrix_x4(fragment(to, pair), words);
@@ -189,7 +195,7 @@ template <int N> struct tile_store {
     /* The sums of two columns of a part, from 2 lane on, as it is in the slot: tensor cores multiply it by
        ones. */
     __device__ float2 column_sums(char *from) const {
-        const uint32_t ones = 0x3f803f80;
+        const uint32_t ones = ONES<T>;
         float2 total = {};
 #pragma unroll
         for (unsigned pair = 0; pair < 4; pair++) {
@@ -198,7 +204,7 @@ template <int N> struct tile_store {
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
                 float sums[4] = {};
-                mma_bf16(sums, ones, ones, ones, ones, words[2 * h], words[2 * h + 1]);
+                mma_16bit<T>(sums, ones, ones, ones, ones, words[2 * h], words[2 * h + 1]);
                 if (lane() / 4 == 2 * pair + h) total = make_float2(sums[0], sums[1]);
             }
         }
@@ -231,9 +237,9 @@ template <int N> struct tile_store {
 #pragma unroll
                 for (int q = 0; q < 4; q++) {
                     const int i = pair * 8 + q * 2;
-                    const float x = first_of(words[q]), y = second_of(words[q]);
-                    words[q] = round_pair(p.alpha * some[i] * derivative(A, x, x),
-                                          p.alpha * some[i + 1] * derivative(A, y, y));
+                    const float2 y = floats_of<T>(words[q]);
+                    words[q] = round_gradients_to<T>(p.alpha * some[i] * derivative(A, y.x, y.x),
+                                                     p.alpha * some[i + 1] * derivative(A, y.y, y.y));
                     if (!(q % 2 ? lower : upper)) words[q] = 0;
                 }
                 stmatrix_x4(fragment(to, pair), words);
@@ -254,8 +260,8 @@ template <int N> struct tile_store {
     __device__ void begin(unsigned row, unsigned column) {
         row0 = row + group * 64 + warp * 16;
         column0 = column;
-        if (p.epilogue == BF16_FORWARD) load_bias(0);
-        if (p.epilogue == BF16_BACKWARD) load();
+        if (FORWARD && p.epilogue == BF16_FORWARD) load_bias(0);
+        if (BACKWARD && p.epilogue == BF16_BACKWARD) load();
     }
 
     __device__ void store(const float (&sums)[N / 2]) {
@@ -264,15 +270,15 @@ template <int N> struct tile_store {
             tensor_stores_wait(0); /* of the last tile, which had any of the slots */
         if (p.epilogue == BF16_FLOAT32) {
             store_floats(sums);
-        } else if (p.epilogue == BF16_FORWARD) {
+        } else if (p.epilogue == BF16_PLAIN) {
+            store_plain(sums);
+        } else if constexpr (FORWARD) {
             with_activation(
                 p.activation, [&]<enum activation A>() { store_forward<A>(sums); });
-        } else if (p.epilogue == BF16_BACKWARD) {
+        } else if constexpr (BACKWARD) {
             mbarrier_wait(arrived, phase++);
             with_activation(
                 p.activation, [&]<enum activation A>() { store_backward<A>(sums); });
-        } else {
-            store_plain(sums);
         }
     }
 };

@@ -1,4 +1,4 @@
-/* bfloat16 GEMM on the tensor cores.
+/* GEMM of 16 bits on the tensor cores: T is __nv_bfloat16 or __half.
 
    Idea       C in tiles of 128 x N, a thread block on each SM that takes one tile after the other. One thread
               copies 64 of k at a time to a ring buffer (tensor maps: any edges, and operands with k along the
@@ -136,7 +136,7 @@ template <bool T> static __device__ uint64_t descriptor(const char *at) {
 }
 
 /* A consumer warpgroup: sums = its 64 rows of the tile, over `stages` of k. */
-template <bool A_T, bool B_T, int N>
+template <typename T, bool A_T, bool B_T, int N>
 static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, char *shared,
                                 const ring_barriers &ring, const cluster_place &own, ring_place &use,
                                 unsigned stages, unsigned group) {
@@ -150,8 +150,8 @@ static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, cha
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < 4; step++)
-            wgmma_bf16<N, A_T, B_T>(sums, descriptor<A_T>(a + step * (A_T ? 2048 : 32)),
-                                    descriptor<B_T>(b + step * (B_T ? 2048 : 32)), true);
+            wgmma_16bit<T, N, A_T, B_T>(sums, descriptor<A_T>(a + step * (A_T ? 2048 : 32)),
+                                        descriptor<B_T>(b + step * (B_T ? 2048 : 32)), true);
         wgmma_commit();
         if (k) {
             wgmma_wait<1>();
@@ -195,26 +195,26 @@ static __device__ void add_parts(float (&sums)[N / 2], const bf16_product &p, ch
         }
 }
 
-template <bool A_T, bool B_T, int N>
+template <typename T, bool A_T, bool B_T, int N>
 static __device__ void consume(const bf16_product &p, char *shared, const ring_barriers &ring,
                                const cluster_place &own, uint64_t *arrived) {
     const schedule<N> all(p, own);
     const unsigned stages = own.first_stage(p, own.part + 1) - own.first_stage(p, own.part);
-    tile_store<N> to(p, shared + p.stages * STAGE_BYTES<N>, arrived);
+    tile_store<T, A_T, B_T, N> to(p, shared + p.stages * STAGE_BYTES<N>, arrived);
     const bool stores = p.parts == 1 || to.group == own.part;
     ring_place use;
     unsigned row, column;
     for (unsigned turn = 0; all.at(turn, row, column); turn++) {
         float sums[N / 2];
         if (stores) to.begin(row, column);
-        multiply<A_T, B_T, N>(sums, p, shared, ring, own, use, stages, to.group);
+        multiply<T, A_T, B_T, N>(sums, p, shared, ring, own, use, stages, to.group);
         if (p.parts > 1) add_parts<N>(sums, p, shared, own, to.group, arrived + WARPS);
         if (stores) to.store(sums);
     }
     tensor_stores_wait(0);
 }
 
-template <bool A_T, bool B_T, int N>
+template <typename T, bool A_T, bool B_T, int N>
 __global__ void __launch_bounds__(THREADS, 1) bf16_kernel(const __grid_constant__ bf16_product p) {
 #ifdef HAVE_WGMMA
     extern __shared__ __align__(1024) char shared[]; /* ring buffer, slots, barriers */
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(THREADS, 1) bf16_kernel(const __grid_constant_
         if (p.parts > 1) cluster_barrier_of_reads(); /* that of add_parts */
     } else {
         warpgroup_more_registers<REGISTERS>();
-        consume<A_T, B_T, N>(p, shared, ring, own, arrived);
+        consume<T, A_T, B_T, N>(p, shared, ring, own, arrived);
     }
     cluster_barrier_of_reads(); /* the other blocks may still copy to this one */
 #endif
@@ -251,43 +251,49 @@ __global__ void __launch_bounds__(THREADS, 1) bf16_kernel(const __grid_constant_
 
 typedef void kernel(bf16_product);
 
-template <int N> static kernel *kernel_of(enum gemm_op op) {
-    return op == GEMM_NN   ? bf16_kernel<false, true, N>
-           : op == GEMM_TN ? bf16_kernel<true, true, N>
-                           : bf16_kernel<false, false, N>;
+template <typename T, int N> static kernel *kernel_of(enum gemm_op op) {
+    return op == GEMM_NN   ? bf16_kernel<T, false, true, N>
+           : op == GEMM_TN ? bf16_kernel<T, true, true, N>
+                           : bf16_kernel<T, false, false, N>;
 }
 
-static kernel *kernel_of(enum gemm_op op, unsigned columns) {
-    return columns == 256   ? kernel_of<256>(op)
-           : columns == 192 ? kernel_of<192>(op)
-           : columns == 128 ? kernel_of<128>(op)
-                            : kernel_of<64>(op);
+template <typename T> static kernel *kernel_of(enum gemm_op op, unsigned columns) {
+    return columns == 256   ? kernel_of<T, 256>(op)
+           : columns == 192 ? kernel_of<T, 192>(op)
+           : columns == 128 ? kernel_of<T, 128>(op)
+                            : kernel_of<T, 64>(op);
+}
+
+static kernel *kernel_of(enum gemm_dtype dtype, enum gemm_op op, unsigned columns) {
+    return dtype == GEMM_F16 ? kernel_of<__half>(op, columns) : kernel_of<__nv_bfloat16>(op, columns);
 }
 
 } // namespace bf16
 
 bool bf16_open(void) {
     using namespace bf16;
-    for (int op = GEMM_NN; op <= GEMM_NT; op++)
-        for (unsigned columns = 64; columns <= 256; columns += 64)
-            if (!cuda_allows_wgmma((const void *)kernel_of((enum gemm_op)op, columns), SHARED_BYTES))
-                return false;
+    for (const enum gemm_dtype dtype : {GEMM_BF16, GEMM_F16})
+        for (int op = GEMM_NN; op <= GEMM_NT; op++)
+            for (unsigned columns = 64; columns <= 256; columns += 64)
+                if (!cuda_allows_wgmma((const void *)kernel_of(dtype, (enum gemm_op)op, columns),
+                                       SHARED_BYTES))
+                    return false;
     return true;
 }
 
 unsigned bf16_clusters(unsigned blocks) {
     using namespace bf16;
-    return clusters_that_fit((const void *)kernel_of(GEMM_NN, 256), blocks, THREADS, SHARED_BYTES);
+    return clusters_that_fit((const void *)kernel_of(GEMM_BF16, GEMM_NN, 256), blocks, THREADS, SHARED_BYTES);
 }
 
-void bf16_launch(enum gemm_op op, unsigned columns, const bf16_product &p, unsigned processors,
-                 cuda_launcher &launcher) {
+void bf16_launch(enum gemm_dtype dtype, enum gemm_op op, unsigned columns, const bf16_product &p,
+                 unsigned processors, cuda_launcher &launcher) {
     using namespace bf16;
     const unsigned rows = BF16_ROWS * p.pair;
     const size_t tiles = (size_t)((p.m + rows - 1) / rows) * ((p.n + columns - 1) / columns);
     const unsigned cluster = p.pair * p.parts;
     const size_t most = p.parts > 1 ? tiles : processors / cluster; /* with parts of k, a tile each */
-    launch_cluster(launcher, "bf16_kernel", kernel_of(op, columns),
+    launch_cluster(launcher, dtype == GEMM_F16 ? "fp16_kernel" : "bf16_kernel", kernel_of(dtype, op, columns),
                    dim3((unsigned)(tiles < most ? tiles : most) * cluster), THREADS, SHARED_BYTES, cluster,
                    p);
 }

@@ -15,7 +15,7 @@ bool tensor_map_open(void);
 /* Can a tensor map describe this matrix? */
 bool tensor_map_fits(const void *memory, size_t ld, size_t element_bytes);
 
-/* The map of a matrix of float32 or bfloat16: boxes of `box_rows` rows of 128 bytes. */
+/* The map of a matrix of float32 or of 16 bits: boxes of `box_rows` rows of 128 bytes. */
 void tensor_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
                        size_t ld, unsigned box_rows, struct cuda_fault *fault);
 

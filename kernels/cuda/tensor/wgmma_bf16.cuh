@@ -1,13 +1,15 @@
-/* PTX wgmma of bfloat16 with float32 sums, for tiles of several widths. As wgmma.cuh. */
+/* PTX wgmma of 16 bits, bfloat16 or half precision, with float32 sums, for tiles of several widths. As
+   wgmma.cuh. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_WGMMA_BF16_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_WGMMA_BF16_CUH
 
+#include "kernels/cuda/tensor/mma_16bit.cuh"
 #include "kernels/cuda/tensor/wgmma.cuh"
 
 /* D += A B, or D = A B unless `adds`: 64 rows, N columns, k = 16. d[4 j + 2 h + e] as in wgmma.cuh. A_T, B_T:
    the rows of A, or the columns of B, are contiguous. */
-template <int N, bool A_T, bool B_T>
-__device__ inline void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, bool adds) {
+template <typename T, int N, bool A_T, bool B_T>
+__device__ inline void wgmma_16bit(float (&d)[N / 2], uint64_t a, uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
 #    define FIVE(t, a, b, c, d, e) "%" t a ", %" t b ", %" t c ", %" t d ", %" t e ", "
 #    define TEN(t) FIVE(t, "0", "1", "2", "3", "4") FIVE(t, "5", "6", "7", "8", "9")
@@ -17,12 +19,17 @@ __device__ inline void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, boo
         "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
             "+f"(d[i + 6]), "+f"(d[i + 7])
 #    define D32(i) D8(i), D8(i + 8), D8(i + 16), D8(i + 24)
-#    define MULTIPLY(n, registers, a_at, b_at, adds_at, a_t_at, b_t_at, ...)                             \
-        asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %" #adds_at ", 0;\n"                          \
-                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers "}, %" #a_at \
-                     ", %" #b_at ", adds, 1, 1, %" #a_t_at ", %" #b_t_at "; }"                           \
-                     : __VA_ARGS__                                                                       \
+#    define MULTIPLY_OF(type, n, registers, a_at, b_at, adds_at, a_t_at, b_t_at, ...)                   \
+        asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %" #adds_at ", 0;\n"                         \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type " {" registers "}, %" #a_at \
+                     ", %" #b_at ", adds, 1, 1, %" #a_t_at ", %" #b_t_at "; }"                          \
+                     : __VA_ARGS__                                                                      \
                      : "l"(a), "l"(b), "r"((unsigned)adds), "n"(A_T), "n"(B_T))
+#    define MULTIPLY(...)                        \
+        if constexpr (IS_HALF<T>)                \
+            MULTIPLY_OF("f16.f16", __VA_ARGS__); \
+        else                                     \
+            MULTIPLY_OF("bf16.bf16", __VA_ARGS__)
     static_assert(N == 64 || N == 128 || N == 192 || N == 256);
     if constexpr (N == 64) {
         MULTIPLY(64, TO_29 "%30, %31", 32, 33, 34, 35, 36, D32(0));
@@ -36,6 +43,7 @@ __device__ inline void wgmma_bf16(float (&d)[N / 2], uint64_t a, uint64_t b, boo
                  128, 129, 130, 131, 132, D32(0), D32(32), D32(64), D32(96));
     }
 #    undef MULTIPLY
+#    undef MULTIPLY_OF
 #    undef D32
 #    undef D8
 #    undef TO_89

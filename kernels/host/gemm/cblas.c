@@ -117,7 +117,7 @@ bool cblas_own_threads(void *context) {
 
 bool cblas_supports(enum gemm_dtype dtype, enum gemm_op op) {
     (void)op;
-    return dtype != GEMM_BF16;
+    return !gemm_is_16bit(dtype);
 }
 
 static bool fits_int(const struct gemm_call *call) {

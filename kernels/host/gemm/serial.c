@@ -14,13 +14,16 @@
 #define ELEMENT_BITS 16
 #include "kernels/host/element.h"
 #include "kernels/host/gemm/loops.h"
+#define ELEMENT_BITS 16
+#define ELEMENT_HALF
+#include "kernels/host/element.h"
+#include "kernels/host/gemm/loops.h"
 #define ELEMENT_BITS 64
 #include "kernels/host/element.h"
 #include "kernels/host/gemm/loops.h"
 
-/* A bfloat16 C: the sums of 256 columns at a time in float32, then rounded once. */
-static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t row1, size_t col0,
-                               size_t col1) {
+/* A C of 16 bits: the sums of 256 columns at a time in float32, then rounded once. */
+static void block_rounded(const struct gemm_call *call, size_t row0, size_t row1, size_t col0, size_t col1) {
     enum { WIDTH = 256 };
     float sums[WIDTH] = {0};
     for (size_t i = row0; i < row1; i++)
@@ -30,10 +33,12 @@ static void block_bf16_rounded(const struct gemm_call *call, size_t row0, size_t
             struct gemm_call slice = *call;
             slice.b = (const uint16_t *)call->b + (call->op == GEMM_NT ? col * call->ldb : col);
             slice.c = sums;
+            slice.c_f32 = true;
             slice.ldc = 0;
-            slice.beta = 0; /* as the contract requires of a bfloat16 C */
-            block_bf16(&slice, i, i + 1, 0, width);
-            for (size_t j = 0; j < width; j++) c[j] = bf16_from_float(sums[j]);
+            slice.beta = 0; /* as the contract requires of such a C */
+            gemm_reference_block(&slice, i, i + 1, 0, width);
+            for (size_t j = 0; j < width; j++)
+                c[j] = call->dtype == GEMM_F16 ? f16_from_float(sums[j]) : bf16_from_float(sums[j]);
         }
 }
 
@@ -42,10 +47,12 @@ void gemm_reference_block(const struct gemm_call *call, size_t row0, size_t row1
         block_f32(call, row0, row1, col0, col1);
     } else if (call->dtype == GEMM_F64) {
         block_f64(call, row0, row1, col0, col1);
-    } else if (call->c_f32) {
-        block_bf16(call, row0, row1, col0, col1);
+    } else if (!call->c_f32) {
+        block_rounded(call, row0, row1, col0, col1);
+    } else if (call->dtype == GEMM_F16) {
+        block_f16(call, row0, row1, col0, col1);
     } else {
-        block_bf16_rounded(call, row0, row1, col0, col1);
+        block_bf16(call, row0, row1, col0, col1);
     }
 }
 

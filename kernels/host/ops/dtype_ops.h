@@ -56,7 +56,7 @@ INLINE void NAME(backward_chunk)(enum activation activation, size_t rows, size_t
             slope[j] = derivative(activation, LOAD(pre[at + j]), LOAD(out[at + j]));
 #pragma omp simd
         for (size_t j = 0; j < width; j++) {
-            const STORED g = STORE(LOAD(grad[at + j]) * slope[j]);
+            const STORED g = STORE(BOUNDED(BOUNDED(LOAD(grad[at + j])) * slope[j]));
             grad[at + j] = g;
             sum[j] += LOAD(g);
         }
@@ -65,8 +65,8 @@ INLINE void NAME(backward_chunk)(enum activation activation, size_t rows, size_t
 
 static void NAME(bias_activation_backward)(void *context, size_t rows, size_t cols,
                                            enum activation activation, const void *pre, const void *out,
-                                           void *grad, double beta, void *bias_grad) {
-    const REAL old_share = (REAL)beta, new_share = (REAL)(1 - beta);
+                                           void *grad, double alpha, double beta, void *bias_grad) {
+    const REAL old_share = (REAL)beta, new_share = (REAL)alpha;
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, rows *cols))
     for (size_t col = 0; col < cols; col += COLUMN_CHUNK) {
         const size_t width = cols - col < COLUMN_CHUNK ? cols - col : COLUMN_CHUNK;
@@ -74,7 +74,7 @@ static void NAME(bias_activation_backward)(void *context, size_t rows, size_t co
         FOR_ACTIVATION(activation, NAME(backward_chunk)(A, rows, cols, col, width, pre, out, grad, sum))
         REAL *to = (REAL *)bias_grad + col;
         for (size_t j = 0; j < width; j++)
-            to[j] = old_share != 0 ? old_share * to[j] + new_share * sum[j] : sum[j];
+            to[j] = old_share != 0 ? old_share * to[j] + new_share * sum[j] : new_share * sum[j];
     }
 }
 
@@ -109,11 +109,11 @@ static void NAME(sign_step)(void *context, size_t count, double amount, const vo
     }
 }
 
-static void NAME(softmax_cross_entropy)(void *context, size_t rows, size_t batch, size_t classes,
+static void NAME(softmax_cross_entropy)(void *context, size_t rows, double divisor, size_t classes,
                                         double smoothing, const void *logits, const uint8_t *labels,
                                         void *grad, double *loss, struct tally *tally, bool counted) {
     struct partial_loss part[SLICES] = {{0}};
-    const REAL scale = (REAL)(1.0 / (double)batch);
+    const REAL scale = (REAL)(1.0 / divisor);
 #pragma omp parallel for schedule(static) num_threads(threads_for(context, 8 * rows * classes))
     for (size_t s = 0; s < SLICES; s++)
         for (size_t r = rows * s / SLICES; r < rows * (s + 1) / SLICES; r++)

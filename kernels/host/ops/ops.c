@@ -15,10 +15,16 @@
 #define ELEMENT_BITS 16
 #include "kernels/host/element.h"
 #include "kernels/host/ops/dtype_ops.h"
+#define ELEMENT_BITS 16
+#define ELEMENT_HALF
+#include "kernels/host/element.h"
+#include "kernels/host/ops/dtype_ops.h"
 #define ELEMENT_BITS 64
 #include "kernels/host/element.h"
 #include "kernels/host/ops/dtype_ops.h"
 
 const struct ops *host_ops(enum gemm_dtype dtype) {
-    return dtype == GEMM_F32 ? &ops_f32 : dtype == GEMM_F64 ? &ops_f64 : &ops_bf16;
+    static const struct ops *const tables[] = {
+        [GEMM_F32] = &ops_f32, [GEMM_F64] = &ops_f64, [GEMM_BF16] = &ops_bf16, [GEMM_F16] = &ops_f16};
+    return tables[dtype];
 }

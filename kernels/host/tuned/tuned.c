@@ -104,8 +104,7 @@ static void *tuned_create(const struct gemm_setup *setup, char *why, size_t size
 }
 
 static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    (void)dtype;
-    return op != GEMM_TT;
+    return dtype != GEMM_F16 && op != GEMM_TT;
 }
 
 /* Scratch for partial sums that a bfloat16 C cannot hold. */
