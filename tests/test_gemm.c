@@ -323,6 +323,9 @@ static void precisions_elsewhere(void **state) {
     assert_status(compute_open(&compute, &without, &options), STATUS_UNAVAILABLE);
     assert_says(status_message(), "has no precision bf16: use --precision f32, or --backend serial");
     assert_says(status_message(), ", tuned");
+    const struct compute_options half = {.threads = 1, .precision = GEMM_MIXED_F16};
+    assert_status(compute_open(&compute, tuned, &half), STATUS_UNAVAILABLE);
+    assert_says(status_message(), "has no precision fp16: use --precision f32, or --backend serial, openmp");
 }
 
 int main(void) {

@@ -158,7 +158,7 @@ static void write_roofline(struct page *page) {
     page_note(page,
               "Each marker is a product. The sloping part of the roof is the limit of memory, the flat part "
               "that of the arithmetic units. The nearer a product is to the roof, the less can be gained. "
-              "It can be above the roof if its data stay in a cache, or on tensor cores (tf32, bf16).");
+              "It can be above the roof if its data stay in a cache, or on tensor cores (tf32, bf16, fp16).");
     peak_table(page);
     page_columns_open(page);
     for (size_t i = 0; i < roofs.count; i++) roofline(page, &roofs.list[i], i);
