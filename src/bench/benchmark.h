@@ -16,9 +16,8 @@ struct candidate {
     char path[512];                /* of a plug-in, or "" */
     char label[256];
     struct rates rates;
-    bool supports[DTYPES][3]; /* [dtype][op] */
-    double seconds_per_flop[DTYPES]
-                           [3]; /* of the previous shape, [dtype][op]: predicts the next; 0: none yet */
+    bool supports[DTYPES][3];           /* [dtype][op] */
+    double seconds_per_flop[DTYPES][3]; /* of the previous shape: predicts the next; 0: none yet */
 };
 
 struct result {

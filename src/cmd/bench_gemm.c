@@ -22,8 +22,8 @@ struct gemm_bench {
     struct sweep sweep; /* its contestants are those of the candidates */
     struct candidates candidates;
     struct benchmark benchmark;
-    struct result *results; /* [candidates] */
-    bool dtype[3], op[3];   /* wanted */
+    struct result *results;    /* [candidates] */
+    bool dtype[DTYPES], op[3]; /* wanted */
     struct baseline baseline;
     double slack; /* tolerated slowdown against the baseline */
     struct logfile *log;
@@ -176,18 +176,23 @@ static enum status tell_plan(struct gemm_bench *bench, const size_t *sizes, size
 /* --- flags --- */
 
 /* Marks the listed names; all names if there is no list. */
-static enum status mark(const char *flag, const char *list, const char *const names[3], bool marked[3]) {
-    for (int i = 0; i < 3; i++) marked[i] = list == NULL;
+static enum status mark(const char *flag, const char *list, const char *const *names, int count,
+                        bool *marked) {
+    for (int i = 0; i < count; i++) marked[i] = list == NULL;
     while (list && *list) {
         const size_t length = strcspn(list, ",");
         bool known = false;
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < count; i++) {
             if (strlen(names[i]) != length || strncmp(names[i], list, length) != 0) continue;
             known = marked[i] = true;
         }
-        if (!known)
-            return status_set(STATUS_USAGE, "--%s lists '%.*s'; known are %s, %s and %s", flag, (int)length,
-                              list, names[0], names[1], names[2]);
+        if (!known) {
+            char others[64] = "";
+            for (int i = 0; i + 1 < count; i++)
+                text_append(others, sizeof others, "%s%s", i ? ", " : "", names[i]);
+            return status_set(STATUS_USAGE, "--%s lists '%.*s'; known are %s and %s", flag, (int)length, list,
+                              others, names[count - 1]);
+        }
         list += length + (list[length] == ',');
     }
     return STATUS_OK;
@@ -297,7 +302,7 @@ static enum status read_baseline(struct gemm_bench *bench, const char *path, str
     if (strcmp(lists->backends, "all") == 0) lists->backends = backends;
     if (!lists->threads) lists->threads = threads;
     if (unlimited) bench->benchmark.limit_seconds = 0; /* even a much slower product is timed */
-    for (int i = 0; i < 3; i++) bench->dtype[i] = true;
+    for (int i = 0; i < DTYPES; i++) bench->dtype[i] = true;
     bench->benchmark.warm = bench->baseline.warm;
     return status;
 }
@@ -305,7 +310,8 @@ static enum status read_baseline(struct gemm_bench *bench, const char *path, str
 static enum status run_bench_gemm(int argc, char **argv) {
     static struct gemm_bench bench; /* zero */
     static struct files files;
-    static const char *const dtypes[] = {"f32", "f64", "bf16", "fp16"}, *const ops[] = {"NN", "TN", "NT"};
+    static const char *const dtypes[DTYPES] = {"f32", "f64", "bf16", "fp16"}, *const ops[] = {"NN", "TN",
+                                                                                              "NT"};
     static const char *const keys[] = {"layers", "batch-size", "precision", "device", "log", NULL};
     struct sweep_lists lists = {.backends = "all"};
     const char *dtype = "f32,f64", *op = NULL, *sizes = "256,512,1024,2048,4096,8192", *repeat = NULL,
@@ -364,8 +370,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
     if (!status) status = bench_parse_real("limit-seconds", limit, &bench.benchmark.limit_seconds);
     if (!status) status = bench_parse_real("tolerance", tolerance, &percent);
     bench.slack = percent / 100;
-    if (!status) status = mark("dtype", dtype, dtypes, bench.dtype);
-    if (!status) status = mark("ops", op, ops, bench.op);
+    if (!status) status = mark("dtype", dtype, dtypes, DTYPES, bench.dtype);
+    if (!status) status = mark("ops", op, ops, 3, bench.op);
     if (!status && baseline) status = read_baseline(&bench, baseline, &lists, !limit);
     if (!status && operands) status = choose_operands(&bench, operands);
     if (!status) status = backend_prepare_contest(NULL, timeout, bench.benchmark.limit_seconds);

@@ -9,7 +9,7 @@ struct row_name {
     char text[128];
 };
 struct row_name row_backend(const cJSON *line);
-/* "f32", "f64", "tf32", "bf16" */
+/* "f32", "f64", "tf32", "bf16", "fp16" */
 const char *row_precision(const cJSON *line);
 /* Does the GEMM run on a GPU, whatever the residency? */
 bool row_on_gpu(const cJSON *line);
