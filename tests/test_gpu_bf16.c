@@ -1,6 +1,6 @@
 /* GEMM of 16 bits on the tensor cores, bfloat16 and half precision (kernels/cuda/tensor/bf16*,
    6_tuned_narrow_bf16.cu): right for every shape and epilogue, the same bits every time. GPUs other than
-   those of compute capability 9.0, and matrices that are not aligned, have the other kernels of the backend. */
+   those of compute capability 9.0, and matrices that are not aligned, have other kernels of the backend. */
 #include "tests/gpu.h"
 
 #include <string.h>

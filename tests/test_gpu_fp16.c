@@ -112,8 +112,8 @@ static double error_of(const struct problem *problem) {
     return sqrt(squares / count);
 }
 
-/* Both keep 11 significant bits of an operand. Of positive data the errors of operands cancel, and the sums of
-   the tensor cores, which are truncated, count: kernels of cuBLAS differ there. */
+/* Both keep 11 significant bits of an operand. Of positive data the errors of operands cancel, and the
+   truncated sums of the tensor cores count: kernels of cuBLAS differ there. */
 static void errors_are_those_of_tf32(void **state) {
     (void)state;
     enum { WAYS = 5 };

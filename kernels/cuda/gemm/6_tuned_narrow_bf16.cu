@@ -1,4 +1,5 @@
-/* cuda-tuned, narrow products of 16 bits (T: __nv_bfloat16 or __half): those of 6_tuned_narrow.cu, on tensor cores.
+/* cuda-tuned, narrow products of 16 bits (T: __nv_bfloat16 or __half): those of 6_tuned_narrow.cu, on tensor
+   cores.
 
    Idea       each lane loads 16 bytes of the large matrix, straight into the registers of mma.sync: the sum
               over k, and the rows or columns of a tile, may have any order that both operands share. The

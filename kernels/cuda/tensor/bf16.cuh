@@ -1,4 +1,5 @@
-/* GEMM of 16 bits on the tensor cores, bfloat16 or half precision: docs/bf16.md, docs/fp16.md. Compute capability 9.0 alone. */
+/* GEMM of 16 bits on the tensor cores, bfloat16 or half precision: docs/bf16.md, docs/fp16.md. Compute
+   capability 9.0 alone. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_CUH
 

@@ -1,5 +1,5 @@
-/* Weight gradients of operands of 16 bits (T: __nv_bfloat16 or __half) in short batches, C = X^T dY. They may update the weights themselves:
-   then C is never stored.
+/* Weight gradients of operands of 16 bits (T: __nv_bfloat16 or __half) in short batches, C = X^T dY. They may
+   update the weights themselves: then C is never stored.
 
    Idea       tiles of 64 x 64, several thread blocks on an SM, so that loads, products and stores of
               different blocks overlap. A thread requests its 16 weights (and moments) before the products.
