@@ -101,6 +101,8 @@ struct gemm_call {
     bool a_unchanged, b_unchanged;
     /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
     bool beside_sums;
+    /* B was written before the kernel that was issued last: one that starts before that ends may read B. */
+    bool b_complete;
 };
 
 /* What the column sums of a backward epilogue are multiplied by. */
@@ -186,6 +188,7 @@ struct gemm_kernel {
 struct gemm_fused;
 struct gemm_nearest;
 struct weight_update;
+struct output_layer;
 
 struct gemm_backend {
     const char *name;    /* the key of --backend */
@@ -255,6 +258,10 @@ struct gemm_backend {
     bool (*fuses_update)(void *context, const struct gemm_call *call, const struct weight_update *update);
     enum gemm_status (*gemm_update)(void *context, const struct gemm_call *call,
                                     const struct weight_update *update);
+
+    /* The output layer of a training step, from its input to all gradients (kernels/ops.h), or
+       GEMM_UNSUPPORTED: then the program calls `gemm` and the ops. For built-in backends alone. */
+    enum gemm_status (*output_layer)(void *context, const struct output_layer *layer);
 };
 
 /* --- plug-ins --- */

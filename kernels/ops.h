@@ -105,6 +105,21 @@ struct weight_update {
     void *stream;              /* (optional) the stream to issue on, instead of that of the backend */
 };
 
+/* The output layer of a training step: logits, their softmax cross-entropy (as the op below), gradients of
+   weights and bias, and the input gradient. A of the last call is written: the gradient of the logits. */
+struct output_layer {
+    const struct gemm_call *logits;         /* NN, with the bias as epilogue; b_complete as there */
+    const struct gemm_call *gradient;       /* TN */
+    const struct gemm_call *input_gradient; /* NT, with the backward epilogue of the layer below */
+    void *bias_grad;
+    size_t batch;
+    double smoothing;
+    const uint8_t *labels;
+    double *loss;
+    struct tally *tally;
+    bool counted;
+};
+
 /* Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is retained with probability 1 - rate and
    then divided by it. kernels/dropout.h rounds the rate to 16 bits. */
 struct dropout {

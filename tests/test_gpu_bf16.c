@@ -94,6 +94,35 @@ static void turns_and_parts_are_right(void **state) {
     compute_close(&compute);
 }
 
+/* Up to 128 rows, with 2 to 8 parts of k, with pairs of tiles and without, with an odd tile at the end; rows
+   of a multiple of 16 bytes and others. */
+static void short_batches_are_right(void **state) {
+    const struct kind *kind = *state;
+    static const size_t shapes[][4] = {{128, 2504, 784, 0}, {128, 2000, 504, 8}, {127, 1504, 2000, 0},
+                                       {96, 1000, 1504, 0}, {65, 8, 1000, 8},    {64, 2504, 130, 0},
+                                       {33, 2000, 1000, 0}, {32, 1504, 129, 0},  {17, 504, 776, 8},
+                                       {1, 4168, 328, 0},   {128, 72, 8192, 0},  {100, 1000, 504, 1}};
+    const size_t count = sizeof shapes / sizeof *shapes;
+    struct compute compute;
+    open_tensor(kind, &compute, "tensor=always");
+    for (size_t i = 0; i < count * 2 * VERIFY_VALUES; i += support_stride() < 7 ? support_stride() : 7) {
+        const size_t *const shape = shapes[i % count];
+        struct verify_case test = {.op = i / count % 2 ? GEMM_NT : GEMM_NN,
+                                   .m = shape[0],
+                                   .n = shape[1],
+                                   .k = shape[2],
+                                   .pad = shape[3],
+                                   .alpha = i % 5 ? 1 : -0.5,
+                                   .integers = i % 2,
+                                   .values = (enum verify_values)(i / (2 * count)),
+                                   .activation = (enum activation)(i % ACTIVATION_COUNT),
+                                   .seed = i};
+        if (test.values != VERIFY_ORDINARY) test.integers = false;
+        check_shape(kind, &compute, test);
+    }
+    compute_close(&compute);
+}
+
 /* A long sum in one accumulator, which tensor cores truncate, is within the bound. */
 static void long_sums_are_right(void **state) {
     const struct kind *kind = *state;
@@ -198,6 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(the_list_is_right),         BOTH(large_shapes_are_right), BOTH(long_sums_are_right),
         BOTH(narrow_products_are_right), BOTH(the_option_chooses),     BOTH(turns_and_parts_are_right),
+        BOTH(short_batches_are_right),
     };
     return cmocka_run_group_tests_name("gpu 16 bits", tests, NULL, NULL);
 }

@@ -93,4 +93,20 @@ void launch_cluster(cuda_launcher &launcher, const char *name, void (*kernel)(P.
     CUDA_TRY(launcher.fault, cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
+/* The same, and the kernel may start before the one before it has ended (programmatic dependent launch). It
+   has to wait for that itself, with griddepcontrol.wait. */
+template <typename... P, typename... A>
+void launch_dependent(cuda_launcher &launcher, const char *name, void (*kernel)(P...), dim3 grid, dim3 block,
+                      size_t dynamic_bytes, unsigned blocks, const A &...arguments) {
+    if (launcher.describe)
+        return cuda_describe_launch(launcher, name, (const void *)kernel, block, dynamic_bytes);
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config = cluster_config(attributes, grid, block, dynamic_bytes, blocks);
+    cudaLaunchAttribute &dependent = attributes[config.numAttrs++];
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    config.stream = launcher.stream;
+    CUDA_TRY(launcher.fault, cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
 #endif

@@ -193,6 +193,27 @@ enum status compute_gemm_update(struct compute *compute, const struct gemm_call 
     return check_result(compute, call, compute->backend->gemm_update(compute->context, call, update));
 }
 
+static enum status keep_result(struct compute *compute, const struct gemm_call *call) {
+    (void)compute;
+    (void)call;
+    return STATUS_OK;
+}
+
+enum status compute_output_layer(struct compute *compute, const struct output_layer *layer, bool *done) {
+    const struct gemm_backend *backend = compute->backend;
+    const struct gemm_call *const calls[] = {layer->logits, layer->gradient, layer->input_gradient};
+    const enum gemm_status result = compute->residency == RESIDENCY_DEVICE && backend->output_layer
+                                        ? backend->output_layer(compute->context, layer)
+                                        : GEMM_UNSUPPORTED;
+    *done = result == GEMM_OK;
+    if (result == GEMM_UNSUPPORTED) return STATUS_OK;
+    enum status status = check_result(compute, layer->logits, result);
+    for (size_t i = 0; i < 3 && !status; i++)
+        if (compute->audit && audit_due(compute->audit, calls[i]))
+            status = audit_call(compute->audit, compute, calls[i], keep_result);
+    return status;
+}
+
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,
                        size_t size) {
     if (!compute->backend->kernels) return 0;

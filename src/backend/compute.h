@@ -72,6 +72,9 @@ bool compute_fuses_update(struct compute *compute, const struct gemm_call *call,
 enum status compute_gemm_update(struct compute *compute, const struct gemm_call *call,
                                 const struct weight_update *update, bool *updated);
 
+/* Computes the output layer if the backend can: *done. Its products are audited as those of compute_gemm. */
+enum status compute_output_layer(struct compute *compute, const struct output_layer *layer, bool *done);
+
 /* Lists the GPU kernels that this call would launch, up to `size`, and returns how many: 0 on the host and
    for libraries. The matrices may be NULL: then they count as aligned. */
 size_t compute_kernels(struct compute *compute, const struct gemm_call *call, struct gemm_kernel *list,

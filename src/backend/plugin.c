@@ -144,6 +144,7 @@ enum status plugin_check(const char *path, const struct gemm_plugin *found, stru
            found->backend_size < sizeof *backend ? found->backend_size : sizeof *backend);
     backend->fuses_update = NULL;
     backend->gemm_update = NULL;
+    backend->output_layer = NULL;
     status = check_slots(path, backend);
     return status ? status : check_options(path, backend);
 }

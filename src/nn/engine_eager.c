@@ -5,19 +5,14 @@
 /* Forward pass, loss and backward pass of `input`: the images of the batch or, in the second pass, the
    attacked images. */
 static enum status forward_backward(struct trainer *trainer, const struct batch_part *part, bool attacked) {
-    struct mlp *mlp = &trainer->mlp;
-    struct device *device = &trainer->compute->device;
-    const struct mlp_layer *last = mlp_last(mlp);
-    const struct step_scalars *scalars = trainer->feed.scalars + part->step;
-    const enum status status = mlp_forward(mlp, part->rows, scalars);
-    if (status) return status;
-    mlp->gradient_scale = mlp_gradient_scale(mlp, part->batch);
-    mlp->ops->softmax_cross_entropy(device->ops_context, part->rows,
-                                    (double)part->batch / mlp->gradient_scale, last->out,
-                                    trainer->config->label_smoothing, last->output, mlp->labels, last->grad,
-                                    attacked ? NULL : part->loss, part->tally, !attacked);
-    device_lap(device, PART_ELEMENTWISE);
-    return mlp_backward(mlp, part->rows, scalars, attacked ? 0.5 : 0);
+    const struct output_layer loss = {.batch = part->batch,
+                                      .smoothing = trainer->config->label_smoothing,
+                                      .labels = trainer->mlp.labels,
+                                      .loss = attacked ? NULL : part->loss,
+                                      .tally = part->tally,
+                                      .counted = !attacked};
+    return mlp_gradients(&trainer->mlp, part->rows, trainer->feed.scalars + part->step, &loss,
+                         attacked ? 0.5 : 0);
 }
 
 enum status engine_part_gradients(struct trainer *trainer, const struct batch_part *part) {

@@ -123,6 +123,10 @@ double mlp_gradient_scale(const struct mlp *mlp, size_t batch);
    of a step. */
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta);
 
+/* Both passes, with the loss between them: the members of *loss from `batch` on. */
+enum status mlp_gradients(struct mlp *mlp, size_t rows, const struct step_scalars *step,
+                          const struct output_layer *loss, double beta);
+
 /* After mlp_backward: moves `input` by `adversarial` along the sign of dL/d input (Goodfellow et al. 2015,
    arXiv 1412.6572). A second pass with the same step has the same dropout masks. */
 enum status mlp_attack(struct mlp *mlp, size_t rows);

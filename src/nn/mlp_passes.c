@@ -68,6 +68,7 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
     struct gemm_call call =
         layer_gemm(mlp, l, GEMM_NN, rows, layer_input(mlp, l, training), layer->gemm_weight, layer->output);
     call.a_unchanged = *from_gemm;
+    call.b_complete = l > 0; /* else the kernel before may have written the weights */
     call.epilogue = &epilogue;
     *from_gemm = compute_fuses(mlp->compute, &call);
     if (*from_gemm) return run_gemm(mlp, l, &call);
@@ -82,28 +83,30 @@ static enum status layer_forward(struct mlp *mlp, size_t l, size_t rows, bool tr
     return STATUS_OK;
 }
 
-/* The first `depth` layers. */
-static enum status forward(struct mlp *mlp, size_t depth, size_t rows, const struct step_scalars *step) {
+/* Layers first .. end - 1. *from_gemm as in layer_forward. */
+static enum status forward(struct mlp *mlp, size_t first, size_t end, size_t rows,
+                           const struct step_scalars *step, bool *from_gemm) {
     enum status status = STATUS_OK;
-    bool from_gemm = false;
     device_range_begin(&mlp->compute->device, "forward");
-    if (step) drop(mlp, 0, rows, step, mlp->input, mlp->dropped_input);
-    for (size_t l = 0; l < depth && !status; l++) {
-        status = layer_forward(mlp, l, rows, step != NULL, &from_gemm);
+    if (step && first == 0) drop(mlp, 0, rows, step, mlp->input, mlp->dropped_input);
+    for (size_t l = first; l < end && !status; l++) {
+        status = layer_forward(mlp, l, rows, step != NULL, from_gemm);
         if (step && !status && l + 1 < mlp->depth)
             drop(mlp, l + 1, rows, step, mlp->layer[l].output, mlp->layer[l].dropped);
-        if (step && mlp->hidden_dropout > 0) from_gemm = false;
+        if (step && mlp->hidden_dropout > 0) *from_gemm = false;
     }
     device_range_end(&mlp->compute->device);
     return status;
 }
 
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
-    return forward(mlp, mlp->depth, rows, step);
+    bool from_gemm = false;
+    return forward(mlp, 0, mlp->depth, rows, step, &from_gemm);
 }
 
 enum status mlp_forward_hidden(struct mlp *mlp, size_t rows) {
-    return forward(mlp, mlp->depth - 1, rows, NULL);
+    bool from_gemm = false;
+    return forward(mlp, 0, mlp->depth - 1, rows, NULL, &from_gemm);
 }
 
 double mlp_gradient_scale(const struct mlp *mlp, size_t batch) {
@@ -133,21 +136,41 @@ static struct gemm_call weight_gradient(const struct mlp *mlp, size_t l, size_t 
     return call;
 }
 
+static struct gemm_backward backward_of(const struct mlp *mlp, size_t l) {
+    const struct mlp_layer *layer = &mlp->layer[l];
+    return (struct gemm_backward){.activation = layer->activation,
+                                  .pre = layer->pre,
+                                  .output = layer->output,
+                                  .bias_grad = layer->bias_grad,
+                                  .bias_scale = 1 / mlp->gradient_scale};
+}
+
+/* Must dropout mask the input gradient of layer l? Not if its mask is in the output of the layer below. */
+static bool masks_gradient(const struct mlp *mlp, size_t l, const struct step_scalars *step) {
+    return step && mlp->layer[l - 1].dropped != mlp->layer[l - 1].output;
+}
+
+/* The input gradient of layer l, without epilogue. */
+static struct gemm_call input_gradient_call(const struct mlp *mlp, size_t l, size_t rows,
+                                            const struct step_scalars *step) {
+    const struct mlp_layer *layer = &mlp->layer[l];
+    struct gemm_call call =
+        layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, mlp->layer[l - 1].grad);
+    if (step && mlp->hidden_dropout > 0 && !masks_gradient(mlp, l, step))
+        call.alpha = dropout_scale(mlp->hidden_dropout);
+    call.b_unchanged = call.b_complete = true; /* since the forward pass */
+    return call;
+}
+
 /* Computes dL/dZ and bias gradient of the layer below from dL/dZ of layer l, which `unchanged` says that a
    GEMM has read or written. *from_gemm: was a GEMM the last to write dL/dZ of the layer below? */
 static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
                                   double beta, bool unchanged, bool *from_gemm) {
-    const struct mlp_layer *layer = &mlp->layer[l], *below = &mlp->layer[l - 1];
-    const struct gemm_backward backward = {.activation = below->activation,
-                                           .pre = below->pre,
-                                           .output = below->output,
-                                           .bias_grad = below->bias_grad,
-                                           .bias_scale = 1 / mlp->gradient_scale};
-    struct gemm_call call = layer_gemm(mlp, l, GEMM_NT, rows, layer->grad, layer->gemm_weight, below->grad);
-    const bool masked = step && below->dropped != below->output;
-    if (step && mlp->hidden_dropout > 0 && !masked) call.alpha = dropout_scale(mlp->hidden_dropout);
+    const struct mlp_layer *below = &mlp->layer[l - 1];
+    const struct gemm_backward backward = backward_of(mlp, l - 1);
+    const bool masked = masks_gradient(mlp, l, step);
+    struct gemm_call call = input_gradient_call(mlp, l, rows, step);
     call.a_unchanged = unchanged;
-    call.b_unchanged = true; /* since the forward pass */
     call.backward = &backward;
     *from_gemm = !masked && beta == 0 && compute_fuses(mlp->compute, &call);
     if (*from_gemm) return run_gemm(mlp, l, &call);
@@ -208,16 +231,65 @@ static enum status update_weights(struct mlp *mlp, size_t rows, const struct ste
     return status;
 }
 
-enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
+/* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. */
+static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const struct step_scalars *step,
+                            double beta, bool from_gemm) {
     enum status status = STATUS_OK;
-    bool from_gemm = false;
     device_range_begin(&mlp->compute->device, "backward");
-    activation_backward(mlp, mlp->depth - 1, rows, beta);
-    for (size_t l = mlp->depth; l-- > 0 && !status;)
-        status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
+    for (size_t l = depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
     if (!status && mlp->update) status = update_weights(mlp, rows, step);
     device_range_end(&mlp->compute->device);
     return status;
+}
+
+enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
+    activation_backward(mlp, mlp->depth - 1, rows, beta);
+    return backward(mlp, mlp->depth, rows, step, beta, false);
+}
+
+/* The output layer in one kernel, if the backend can: *done. */
+static enum status output_layer(struct mlp *mlp, size_t rows, const struct step_scalars *step,
+                                struct output_layer layer, bool *done) {
+    const size_t l = mlp->depth - 1;
+    struct mlp_layer *const last = &mlp->layer[l];
+    *done = false;
+    if (l == 0 || masks_gradient(mlp, l, step)) return STATUS_OK;
+    const struct gemm_epilogue bias = {.bias = last->bias, .activation = last->activation};
+    const struct gemm_backward below = backward_of(mlp, l - 1);
+    const struct gemm_call gradient = weight_gradient(mlp, l, rows, step != NULL, 0, false);
+    struct gemm_call logits = layer_gemm(mlp, l, GEMM_NN, rows, layer_input(mlp, l, step != NULL),
+                                         last->gemm_weight, last->output),
+                     input_gradient = input_gradient_call(mlp, l, rows, step);
+    logits.b_complete = true;
+    logits.epilogue = &bias;
+    input_gradient.backward = &below;
+    layer.logits = &logits;
+    layer.gradient = &gradient;
+    layer.input_gradient = &input_gradient;
+    layer.bias_grad = last->bias_grad;
+    last->updated = false;
+    const enum status status = compute_output_layer(mlp->compute, &layer, done);
+    if (*done) lap_gemm(mlp, l, &logits);
+    return status || !*done || !mlp->on_gradients ? status : mlp->on_gradients(mlp->on_gradients_self, l);
+}
+
+enum status mlp_gradients(struct mlp *mlp, size_t rows, const struct step_scalars *step,
+                          const struct output_layer *loss, double beta) {
+    struct device *device = &mlp->compute->device;
+    const struct mlp_layer *last = mlp_last(mlp);
+    const size_t l = mlp->depth - 1;
+    bool from_gemm = false, done = false;
+    enum status status = forward(mlp, 0, l, rows, step, &from_gemm);
+    mlp->gradient_scale = mlp_gradient_scale(mlp, loss->batch);
+    if (!status && beta == 0) status = output_layer(mlp, rows, step, *loss, &done);
+    if (done && !status) return backward(mlp, l, rows, step, 0, true);
+    if (!status) status = forward(mlp, l, l + 1, rows, step, &from_gemm);
+    if (status) return status;
+    mlp->ops->softmax_cross_entropy(device->ops_context, rows, (double)loss->batch / mlp->gradient_scale,
+                                    last->out, loss->smoothing, last->output, loss->labels, last->grad,
+                                    loss->loss, loss->tally, loss->counted);
+    device_lap(device, PART_ELEMENTWISE);
+    return mlp_backward(mlp, rows, step, beta);
 }
 
 /* input_grad may overwrite dropped_input, which mlp_backward was the last to read. It needs no dropout mask:

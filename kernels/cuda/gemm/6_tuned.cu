@@ -18,6 +18,7 @@ extern "C" {
 }
 #include "kernels/cuda/gemm/gemm.cuh"
 #include "kernels/cuda/tensor/bf16_gradient.cuh"
+#include "kernels/cuda/tensor/bf16_output.cuh"
 
 extern "C" const struct gemm_backend gemm_cublas;
 
@@ -65,6 +66,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
         float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
     if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction);
     if (open) bf16x6_workspace_open(&context->bf16x6, context->processors, &context->reduction);
+    if (open) context->output_open = bf16_output_open();
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -95,8 +97,9 @@ static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call
 }
 
 static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm_call *call) {
-    return bf16_supports(&context->bf16, call) && (context->tensor_cores == TENSOR_ALWAYS ||
-                                                   (context->tensor_cores == TENSOR_AUTO && bf16_pays(call)));
+    return bf16_supports(&context->bf16, call) &&
+           (context->tensor_cores == TENSOR_ALWAYS ||
+            (context->tensor_cores == TENSOR_AUTO && bf16_pays(&context->bf16, call)));
 }
 
 static bool by_six_products(const tuned_context *context, const struct gemm_call *call) {
@@ -170,6 +173,15 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
+static enum gemm_status tuned_output_layer(void *opaque, const struct output_layer *layer) {
+    tuned_context *context = (tuned_context *)opaque;
+    cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    if (!context->output_open || context->tensor_cores == TENSOR_NEVER || !bf16_output_takes(layer))
+        return GEMM_UNSUPPORTED;
+    bf16_output(layer, launcher);
+    return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+}
+
 static enum gemm_status tuned_gemm_batch(void *opaque, const struct gemm_call *call, size_t count,
                                          const struct gemm_strides *strides) {
     tuned_context *const context = (tuned_context *)opaque;
@@ -232,4 +244,5 @@ extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .light_multiplications = SMALL_MULTIPLICATIONS,
     .fuses_update = tuned_fuses_update,
     .gemm_update = tuned_gemm_update,
+    .output_layer = tuned_output_layer,
 };

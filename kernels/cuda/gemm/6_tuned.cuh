@@ -25,6 +25,7 @@ struct tuned_context {
     struct float32_workspace float32;
     struct bf16_workspace bf16;
     struct bf16x6_workspace bf16x6;
+    bool output_open; /* of bf16_output.cu */
 };
 
 /* Engine fused: kernels/cuda/persistent/fused.cu. */

@@ -4,16 +4,11 @@
               in the L1 cache. */
 #include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/ops.cuh"
+#include "kernels/cuda/ops/tally.cuh"
 #include "kernels/real.h"
 
 static const int THREADS = 128, WARPS = THREADS / 32;
 static const size_t MAX_BLOCKS = 1024;
-
-/* Loss and number of correct rows of a part of the batch. */
-struct partial_loss {
-    double loss;
-    unsigned long long correct;
-};
 
 /* One row. The prediction is the first of the largest logits; a row with a NaN is never correct. */
 template <typename T>
@@ -86,15 +81,7 @@ __global__ void __launch_bounds__(THREADS)
         }
         total = sum_over_block(total);
     }
-    if (threadIdx.x) return;
-    if (counted) {
-        tally->correct += total.correct;
-        tally->loss_sum += total.loss;
-        tally->images += rows;
-        tally->batches++;
-    }
-    if (!isfinite(total.loss) && !tally->bad_step) tally->bad_step = tally->batches;
-    if (loss) *loss = total.loss / (double)rows;
+    if (threadIdx.x == 0) tally_batch(total, rows, loss, tally, counted);
 }
 
 template <typename T>

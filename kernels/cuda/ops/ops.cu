@@ -48,13 +48,16 @@ static void gather(void *opaque, size_t rows, size_t features, enum input_range 
     cuda_ops_context *context = open_ops(opaque);
     const dim3 block(128, 2);
     const unsigned grid = cuda_grid_for(rows, block.y);
-    if (packs_fit(images, features, features, 4)) {
-        gather_kernel<T, 4>
+    const auto run = [&]<int WIDE>() {
+        gather_kernel<T, WIDE>
             <<<grid, block, 0, context->stream>>>(rows, features, range, images, labels, index, (T *)x, y);
-    } else {
-        gather_kernel<T, 1>
-            <<<grid, block, 0, context->stream>>>(rows, features, range, images, labels, index, (T *)x, y);
-    }
+    };
+    if (packs_fit(images, features, features, 8)) /* a row of MNIST in one turn of the threads */
+        run.template operator()<8>();
+    else if (packs_fit(images, features, features, 4))
+        run.template operator()<4>();
+    else
+        run.template operator()<1>();
     CUDA_LAUNCHED(&context->fault, "gather_kernel");
 }
 

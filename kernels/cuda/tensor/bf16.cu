@@ -10,6 +10,7 @@ void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
     workspace->clusters[1] = (unsigned)processors;
     for (unsigned blocks = 2; workspace->open && blocks <= BF16_LARGEST_CLUSTER; blocks *= 2)
         workspace->clusters[blocks] = bf16_clusters(blocks);
+    bf16_short_workspace_open(&workspace->few);
 }
 
 /* --- which calls --- */
@@ -41,9 +42,10 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
 
 /* Measured on an H100: with many rows the passes of cuBLAS for bias and activation take longer than the
    epilogue, and small products take longer in 6_tuned_small.cu. For others cuBLAS is as fast, or faster. */
-bool bf16_pays(const struct gemm_call *call) {
+bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const double few = 64 << 20; /* multiplications */
     const size_t least = 64, many_rows = 2048;
+    if (call->m >= 16 && call->n >= least && bf16_short_supports(&workspace->few, call)) return true;
     return call->k >= least && call->m >= least && call->n >= least &&
            ((call->epilogue && call->m >= many_rows) ||
             (double)call->m * (double)call->n * (double)call->k <= few);
@@ -179,6 +181,7 @@ __global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
 
 void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
                cuda_launcher &launcher) {
+    if (bf16_short_supports(&workspace->few, call)) return bf16_short_gemm(&workspace->few, call, launcher);
     const bf16_shape shape = shape_of(workspace, call);
     bf16_product p = product_of(workspace, *call, shape);
     if (!launcher.describe) map_all(p, *call, shape, launcher.fault);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/ops/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
+#include "kernels/cuda/tensor/bf16_short.cuh"
 
 static const unsigned BF16_ROWS = 128, BF16_K = 64; /* of a tile of C, and of a stage */
 static const unsigned BF16_SUMMED_ROWS = 16, BF16_LARGEST_CLUSTER = 8;
@@ -41,6 +42,7 @@ struct bf16_workspace {
     int processors;
     unsigned clusters[BF16_LARGEST_CLUSTER + 1]; /* [b]: bf16_clusters(b), for b = 1, 2, 4, 8 */
     struct cuda_reduction reduction;
+    struct short_workspace few; /* for products of few rows */
 };
 
 /* bf16_wgmma.cu */
@@ -57,7 +59,7 @@ void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
 bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);
 
 /* Is it faster than cuBLAS for this call? */
-bool bf16_pays(const struct gemm_call *call);
+bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *call);
 
 /* For calls that bf16_supports; errors go to launcher.fault. Products of one workspace run on one stream: the
    sums of columns are in its scratch memory. */

@@ -36,10 +36,14 @@ __device__ inline void cluster_barrier() {
 
 /* The same without a fence, which takes a microsecond: it says only that all have read, so that what they
    read may be overwritten. */
-__device__ inline void cluster_barrier_of_reads() {
+__device__ inline void cluster_arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
 #endif
+}
+
+__device__ inline void cluster_barrier_of_reads() {
+    cluster_arrive_relaxed();
     cluster_wait();
 }
 
@@ -72,6 +76,18 @@ __device__ inline void cluster_arrive_at(const uint64_t *barrier, unsigned rank)
                  :
                  : "r"(cluster_address(barrier, rank))
                  : "memory");
+#endif
+}
+
+/* Writes to `at` of block `rank`, for after a barrier of the cluster. */
+__device__ inline void cluster_store(uint4 *at, unsigned rank, uint4 words) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(cluster_address(at, rank)), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
+#else
+    *at = words;
 #endif
 }
 

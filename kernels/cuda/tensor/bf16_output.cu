@@ -1,0 +1,391 @@
+/* The output layer of a training step with up to 128 images, in one kernel: logits, softmax cross-entropy,
+   gradients of weights and biases, and input gradient with the backward epilogue of the layer below.
+
+   Idea       These are five small kernels, bound by latency. A cluster of thread blocks has 16 rows each, and
+              all of the small matrix: each row's logits, loss and gradients stay in a block. Sums over rows
+              (gradients of weights and of both biases) are added over the cluster, in the order of its
+              blocks, through distributed shared memory.
+   Layout     X [16 rows][units] and W^T [16 classes][units] in shared memory, with 16 bytes more than a
+              multiple of 32 in a row, so that ldmatrix has no bank conflicts. Sums: [units][classes] of W,
+              [units] of the bias below, [classes] of the bias.
+   Bound by   latency: a launch, two round trips to the L2 cache, two cluster barriers */
+#include "kernels/cuda/tensor/bf16_output.cuh"
+
+#include "kernels/cuda/ops/epilogue.cuh"
+#include "kernels/cuda/ops/tally.cuh"
+#include "kernels/cuda/tensor/cluster.cuh"
+#include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/tensor/ldmatrix.cuh"
+#include "kernels/cuda/tensor/mma_bf16.cuh"
+
+namespace {
+
+const unsigned ROWS = 16, MOST_CLASSES = 16, MOST_UNITS = 1024, MOST_BLOCKS = 8;
+const unsigned WARPS = 8, THREADS = 32 * WARPS;
+
+/* All that a launch needs. */
+struct output {
+    const __nv_bfloat16 *x, *w, *read; /* [m][ldx], [units][ldw], [m][ldx]: what the derivative reads */
+    __nv_bfloat16 *x_grad;             /* [m][ldx] */
+    __nv_bfloat16 *z, *z_grad;         /* [m][ldz], [m][ldz_grad]: logits */
+    const float *bias;
+    float *w_grad, *bias_grad, *below_grad; /* [units][ldw_grad], [classes], [units] */
+    size_t ldx, ldw, ldw_grad, ldz, ldz_grad;
+    unsigned m, units, classes, padded; /* padded: units, rounded up to 16 */
+    enum activation activation;
+    float alpha, scale; /* of the input gradient; 1 / batch */
+    double smoothing;
+    const uint8_t *labels;
+    double *loss;
+    struct tally *tally;
+    bool counted, w_early; /* w_early: W may be read before the kernels before this one have ended */
+};
+
+/* Shared memory, in bytes from its beginning. */
+struct places {
+    unsigned pitch; /* of a row of X, W^T, and what the derivative reads */
+    unsigned x, w, read, sums, bytes, count;
+
+    __host__ __device__ places(unsigned padded, unsigned classes)
+        : pitch(padded * 2 + 16), x(0), w(x + ROWS * pitch), read(w + MOST_CLASSES * pitch),
+          sums(read + ROWS * pitch), count((padded * (classes + 1) + classes + 3) / 4 * 4) {
+        bytes = sums + count * sizeof(float);
+    }
+};
+
+struct small_parts {
+    float logits[WARPS][ROWS][MOST_CLASSES];
+    __align__(16) __nv_bfloat16 grad[ROWS][MOST_CLASSES]; /* of the logits */
+    float sum[ROWS], label[ROWS]; /* of exp(z); z of the label; both less the largest z */
+    float rest[ROWS];             /* sum of z less the largest */
+    bool correct[ROWS];
+    __align__(16) partial_loss totals[MOST_BLOCKS]; /* of block 0: those of all blocks */
+};
+
+/* The address that this lane passes to ldmatrix_x4 for 16 rows and 16 columns (32 bytes) of a matrix. With
+   `columns_first` matrix 1 is to the right of matrix 0, else below it. */
+__device__ const char *quarter(const char *at, unsigned pitch, bool columns_first) {
+    const unsigned lane = threadIdx.x % 32, first = lane / 8 % 2, second = lane / 16;
+    const unsigned row = (columns_first ? second : first) * 8 + lane % 8,
+                   unit = columns_first ? first : second;
+    return at + row * pitch + unit * 16;
+}
+
+/* W^T, zeros outside. */
+__device__ void load_weights(const output &p, char *shared, const places &at) {
+#pragma unroll 16
+    for (unsigned e = threadIdx.x; e < p.padded * MOST_CLASSES; e += THREADS) {
+        const unsigned unit = e / MOST_CLASSES, c = e % MOST_CLASSES;
+        const bool inside = unit < p.units && c < p.classes;
+        *(__nv_bfloat16 *)(shared + at.w + c * at.pitch + unit * 2) =
+            inside ? p.w[unit * p.ldw + c] : __nv_bfloat16(0.0f);
+    }
+}
+
+/* The rows of this block, zeros outside. */
+__device__ void load_rows(const output &p, char *to, unsigned pitch, const __nv_bfloat16 *from,
+                          unsigned row0) {
+    const unsigned lanes = THREADS / ROWS, row = threadIdx.x / lanes;
+#pragma unroll 4
+    for (unsigned unit = threadIdx.x % lanes * 8; unit < p.padded; unit += lanes * 8) {
+        const bool inside = row0 + row < p.m && unit < p.units;
+        *(uint4 *)(to + row * pitch + unit * 2) =
+            inside ? *(const uint4 *)(from + (row0 + row) * p.ldx + unit) : uint4{};
+    }
+}
+
+/* parts.logits[warp] = X W over the units of this warp. */
+__device__ void multiply(const output &p, const char *shared, const places &at, small_parts &parts) {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float sums[2][4] = {};
+    for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS) {
+        uint32_t x[4], w[4];
+        ldmatrix_x4(x, quarter(shared + at.x + unit * 2, at.pitch, false));
+        ldmatrix_x4(w, quarter(shared + at.w + unit * 2, at.pitch, true));
+        mma_bf16(sums[0], x, w[0], w[1]);
+        mma_bf16(sums[1], x, w[2], w[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        parts.logits[warp][lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[i / 4][i % 4];
+}
+
+/* The sum of 16 lanes, in all of them. */
+__device__ float sum_of_row(float value) {
+#pragma unroll
+    for (unsigned lanes = 1; lanes < MOST_CLASSES; lanes *= 2) value += __shfl_xor_sync(~0u, value, lanes);
+    return value;
+}
+
+/* Gradient of the logits, a thread each, as add_row in loss.cu; and what row_losses needs. */
+__device__ void softmax(const output &p, small_parts &parts, unsigned row0, float bias, unsigned label) {
+    const unsigned row = threadIdx.x / MOST_CLASSES, c = threadIdx.x % MOST_CLASSES;
+    const bool inside = c < p.classes;
+    float total = bias;
+#pragma unroll
+    for (unsigned warp = 0; warp < WARPS; warp++) total += parts.logits[warp][row][c];
+    const float z = inside ? (float)__nv_bfloat16(total) : -INFINITY;
+    float most = z;
+#pragma unroll
+    for (unsigned lanes = 1; lanes < MOST_CLASSES; lanes *= 2)
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
+    const float power = inside ? expf(z - most) : 0, sum = sum_of_row(power),
+                rest = sum_of_row(inside ? z - most : 0);
+    const unsigned largest = __ballot_sync(~0u, z == most) >> (threadIdx.x & MOST_CLASSES);
+    const float factor = p.scale / sum, off = float(p.smoothing / p.classes) * p.scale,
+                on = float(1 - p.smoothing) * p.scale + off;
+    const bool used = inside && row0 + row < p.m && label < p.classes;
+    const __nv_bfloat16 grad = used ? power * factor - (c == label ? on : off) : 0;
+    parts.grad[row][c] = grad;
+    if (inside && row0 + row < p.m) {
+        p.z[(row0 + row) * p.ldz + c] = z;
+        p.z_grad[(row0 + row) * p.ldz_grad + c] = grad;
+    }
+    if (c == 0) {
+        parts.sum[row] = sum;
+        parts.rest[row] = rest;
+        parts.label[row] = NAN;
+        parts.correct[row] = __ffs((int)largest) == (int)label + 1 && sum > 0;
+    }
+    __syncwarp();
+    if (inside && c == label) parts.label[row] = z - most;
+}
+
+/* A warp: the loss of the rows of this block, to block 0. */
+__device__ void row_losses(const output &p, small_parts &parts, unsigned row0, unsigned rank) {
+    const unsigned lane = threadIdx.x % 32, row = lane % ROWS;
+    partial_loss mine = {0, 0};
+    if (lane < ROWS && row0 + row < p.m) {
+        const double all = log((double)parts.sum[row]);
+        mine.loss = all - (double)parts.label[row];
+        if (p.smoothing != 0)
+            mine.loss =
+                (1 - p.smoothing) * mine.loss + p.smoothing * (all - (double)parts.rest[row] / p.classes);
+        mine.correct = parts.correct[row];
+    }
+#pragma unroll
+    for (unsigned lanes = 1; lanes < ROWS; lanes *= 2) {
+        mine.loss += __shfl_xor_sync(~0u, mine.loss, lanes);
+        mine.correct += __shfl_xor_sync(~0u, mine.correct, lanes);
+    }
+    if (lane == 0) cluster_store((uint4 *)&parts.totals[rank], 0, *(const uint4 *)&mine);
+}
+
+/* 16 units of the input gradient, in place of what the derivative reads. */
+template <enum activation A>
+__device__ void multiply_slopes(const output &p, const float (&sums)[2][4], char *read, unsigned pitch) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++) {
+        uint32_t &word =
+            *(uint32_t *)(read + (lane / 4 + 8 * (i % 2)) * pitch + (i / 2 * 8 + lane % 4 * 2) * 2);
+        const float y = first_of(word), z = second_of(word);
+        const float *const two = sums[i / 2] + i % 2 * 2;
+        word = round_pair(p.alpha * two[0] * derivative(A, y, y), p.alpha * two[1] * derivative(A, z, z));
+    }
+}
+
+/* Input gradient, and the weight gradient of the rows of this block. */
+template <enum activation A>
+__device__ void gradients(const output &p, char *shared, const places &at, const small_parts &parts) {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *const w_sums = (float *)(shared + at.sums);
+    const char *const grad = (const char *)parts.grad;
+    uint32_t rows[4], columns[4]; /* dZ as left operand; as right one, classes 0 .. 7, then 8 .. 15 */
+    ldmatrix_x4(rows, quarter(grad, MOST_CLASSES * 2, false));
+    ldmatrix_x4_trans(columns, quarter(grad, MOST_CLASSES * 2, false));
+#pragma unroll 2
+    for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS) {
+        uint32_t x[4], w[4];
+        float sums[2][4] = {}, products[2][4] = {};
+        ldmatrix_x4_trans(w, quarter(shared + at.w + unit * 2, at.pitch, false));
+        ldmatrix_x4_trans(x, quarter(shared + at.x + unit * 2, at.pitch, true));
+        mma_bf16(sums[0], rows, w[0], w[1]);
+        mma_bf16(sums[1], rows, w[2], w[3]);
+        mma_bf16(products[0], x, columns[0], columns[1]);
+        mma_bf16(products[1], x, columns[2], columns[3]);
+        multiply_slopes<A>(p, sums, shared + at.read + unit * 2, at.pitch);
+        float *const to = w_sums + (unit + lane / 4) * p.classes + lane % 4 * 2;
+#pragma unroll
+        for (unsigned i = 0; i < 8; i++) {
+            const unsigned c = i / 4 * 8 + i % 2;
+            if (c + lane % 4 * 2 < p.classes) to[i / 2 % 2 * 8 * p.classes + c] = products[i / 4][i % 4];
+        }
+    }
+}
+
+/* Sums over the rows of this block: of two columns of the input gradient, or one of the logits' gradient. */
+__device__ void add_rows(const output &p, char *shared, const places &at, const small_parts &parts,
+                         unsigned row0) {
+    float *const sums = (float *)(shared + at.sums) + p.padded * p.classes;
+    const unsigned pairs = p.padded / 2, rows = p.m - row0;
+    for (unsigned e = threadIdx.x; e < pairs + p.classes; e += THREADS) {
+        float2 total = {};
+#pragma unroll
+        for (unsigned row = 0; row < ROWS; row++) {
+            if (row >= rows) break;
+            const uint32_t word = e < pairs ? *(const uint32_t *)(shared + at.read + row * at.pitch + e * 4)
+                                            : *(const unsigned short *)&parts.grad[row][e - pairs];
+            total.x += first_of(word);
+            total.y += second_of(word);
+        }
+        sums[e < pairs ? 2 * e : pairs + e] = total.x;
+        if (e < pairs) sums[2 * e + 1] = total.y;
+    }
+}
+
+/* The input gradient of the rows of this block. */
+__device__ void store_rows(const output &p, const char *from, unsigned pitch, unsigned row0) {
+    const unsigned lanes = THREADS / ROWS, row = threadIdx.x / lanes;
+    for (unsigned unit = threadIdx.x % lanes * 8; unit < p.units && row0 + row < p.m; unit += lanes * 8)
+        *(uint4 *)(p.x_grad + (row0 + row) * p.ldx + unit) = *(const uint4 *)(from + row * pitch + unit * 2);
+}
+
+/* Stores four of the sums, from e on. */
+__device__ void store_sums(const output &p, unsigned e, const float (&sums)[4]) {
+    const unsigned weights = p.padded * p.classes;
+    unsigned unit = e / p.classes, c = e % p.classes;
+#pragma unroll
+    for (unsigned i = 0; i < 4; i++, e++) {
+        if (e < weights) {
+            if (unit < p.units) p.w_grad[unit * p.ldw_grad + c] = sums[i];
+            if (++c == p.classes) c = 0, unit++;
+        } else if (e < weights + p.padded) {
+            if (e - weights < p.units) p.below_grad[e - weights] = sums[i];
+        } else if (e < weights + p.padded + p.classes) {
+            p.bias_grad[e - weights - p.padded] = sums[i];
+        }
+    }
+}
+
+/* This block's share of the sums, over all blocks in order. */
+__device__ void add_blocks(const output &p, const char *shared, const places &at, unsigned rank,
+                           unsigned blocks) {
+    const uint4 *const sums = (const uint4 *)(shared + at.sums);
+    for (unsigned e = rank * THREADS + threadIdx.x; e < at.count / 4; e += blocks * THREADS) {
+        uint4 words[MOST_BLOCKS];
+        float total[4] = {};
+#pragma unroll
+        for (unsigned other = 0; other < MOST_BLOCKS; other++)
+            words[other] = other < blocks ? cluster_load(sums + e, other) : uint4{};
+#pragma unroll
+        for (unsigned other = 0; other < MOST_BLOCKS; other++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) total[i] += __uint_as_float((&words[other].x)[i]);
+        store_sums(p, 4 * e, total);
+    }
+}
+
+/* Block 0: what all blocks have sent. */
+__device__ void add_losses(const output &p, const small_parts &parts, unsigned blocks) {
+    partial_loss total = {0, 0};
+    for (unsigned other = 0; other < blocks; other++) {
+        total.loss += parts.totals[other].loss;
+        total.correct += parts.totals[other].correct;
+    }
+    tally_batch(total, p.m, p.loss, p.tally, p.counted);
+}
+
+__global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ __align__(16) small_parts parts;
+    const places at(p.padded, p.classes);
+    const unsigned rank = cluster_rank(), row0 = rank * ROWS, warp = threadIdx.x / 32;
+    if (!p.w_early) wait_for_kernels_before();
+    load_weights(p, shared, at);
+    wait_for_kernels_before();
+    start_next_kernel();
+    const unsigned row = row0 + threadIdx.x / MOST_CLASSES, c = threadIdx.x % MOST_CLASSES;
+    const unsigned label = row < p.m ? p.labels[row] : 0;
+    const float bias = c < p.classes ? p.bias[c] : 0;
+    load_rows(p, shared + at.x, at.pitch, p.x, row0);
+    load_rows(p, shared + at.read, at.pitch, p.read, row0);
+    __syncthreads();
+    multiply(p, shared, at, parts);
+    __syncthreads();
+    softmax(p, parts, row0, bias, label);
+    __syncthreads();
+    with_activation(
+        p.activation, [&]<enum activation A>() { gradients<A>(p, shared, at, parts); });
+    __syncthreads();
+    add_rows(p, shared, at, parts, row0);
+    if (warp == WARPS - 1) row_losses(p, parts, row0, rank);
+    cluster_arrive(); /* before the stores, for which its fence would wait */
+    store_rows(p, shared + at.read, at.pitch, row0);
+    cluster_wait();
+    if (rank == 0 && threadIdx.x == THREADS - 1) add_losses(p, parts, gridDim.x);
+    add_blocks(p, shared, at, rank, gridDim.x);
+    cluster_barrier_of_reads(); /* the others have read this block's sums */
+}
+
+/* --- the host --- */
+
+const void *source_of(const struct gemm_backward &backward) {
+    return activation_needs_input(backward.activation) ? backward.pre : backward.output;
+}
+
+bool packs(const void *memory, size_t ld) {
+    return (uintptr_t)memory % 16 == 0 && ld % 8 == 0;
+}
+
+unsigned bytes_of(unsigned units, unsigned classes) {
+    return places((units + 15) / 16 * 16, classes).bytes;
+}
+
+} // namespace
+
+bool bf16_output_open(void) {
+    cudaFuncAttributes attributes;
+    int major = 0;
+    const bool known = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+                       cudaFuncGetAttributes(&attributes, bf16_output_kernel) == cudaSuccess;
+    if (!known) cudaGetLastError();
+    return known && major == 9 && attributes.binaryVersion >= 90 &&
+           cuda_allow_shared_bytes((const void *)bf16_output_kernel, bytes_of(MOST_UNITS, MOST_CLASSES)) ==
+               cudaSuccess;
+}
+
+bool bf16_output_takes(const struct output_layer *layer) {
+    const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
+    return forward->dtype == GEMM_BF16 && forward->m <= MOST_BLOCKS * ROWS && forward->n <= MOST_CLASSES &&
+           forward->k <= MOST_UNITS && forward->k % 8 == 0 && forward->alpha == 1 &&
+           layer->gradient->alpha == 1 && forward->beta == 0 && layer->gradient->beta == 0 &&
+           back->beta == 0 && layer->gradient->c_f32 && forward->lda == back->ldc &&
+           packs(forward->a, forward->lda) && packs(source_of(*back->backward), back->ldc) &&
+           packs(back->c, back->ldc);
+}
+
+void bf16_output(const struct output_layer *layer, cuda_launcher &launcher) {
+    const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
+    const output p = {.x = (const __nv_bfloat16 *)forward->a,
+                      .w = (const __nv_bfloat16 *)forward->b,
+                      .read = (const __nv_bfloat16 *)source_of(*back->backward),
+                      .x_grad = (__nv_bfloat16 *)back->c,
+                      .z = (__nv_bfloat16 *)forward->c,
+                      .z_grad = (__nv_bfloat16 *)back->a,
+                      .bias = (const float *)forward->epilogue->bias,
+                      .w_grad = (float *)layer->gradient->c,
+                      .bias_grad = (float *)layer->bias_grad,
+                      .below_grad = (float *)back->backward->bias_grad,
+                      .ldx = forward->lda,
+                      .ldw = forward->ldb,
+                      .ldw_grad = layer->gradient->ldc,
+                      .ldz = forward->ldc,
+                      .ldz_grad = back->lda,
+                      .m = (unsigned)forward->m,
+                      .units = (unsigned)forward->k,
+                      .classes = (unsigned)forward->n,
+                      .padded = blocks_for(forward->k, 16) * 16,
+                      .activation = back->backward->activation,
+                      .alpha = (float)back->alpha,
+                      .scale = (float)(1.0 / (double)layer->batch),
+                      .smoothing = layer->smoothing,
+                      .labels = layer->labels,
+                      .loss = layer->loss,
+                      .tally = layer->tally,
+                      .counted = layer->counted,
+                      .w_early = forward->b_complete};
+    const unsigned blocks = blocks_for(forward->m, ROWS);
+    launch_dependent(launcher, "bf16_output_kernel", bf16_output_kernel, dim3(blocks), THREADS,
+                     bytes_of(p.units, p.classes), blocks, p);
+}
