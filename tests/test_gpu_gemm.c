@@ -78,44 +78,67 @@ static void cublas_is_right(void **state) {
     verify_with("cublas", (struct compute_options){0}, 1);
 }
 
-/* The narrow products of an output layer, with partial chunks, panels and packs. 4099 rows are too many for
-   the kernels of small products: if such a product is fused, a narrow kernel ran. */
+/* A product of an output layer in each type up to `last`, alone and with its epilogue or beta. Counts the
+   fused ones. */
+static void check_narrow(struct compute *compute, enum gemm_dtype last, enum gemm_op op, size_t rows,
+                         size_t cols, size_t classes, size_t seed, size_t *fused) {
+    for (int type = GEMM_F32; type <= (int)last; type++)
+        for (int extra = 0; extra < 2; extra++) {
+            struct verify_case test = {
+                .dtype = (enum gemm_dtype)type,
+                .op = op,
+                .m = op == GEMM_TN ? cols : rows,
+                .n = op == GEMM_NT ? cols : classes,
+                .k = op == GEMM_NN   ? cols
+                     : op == GEMM_TN ? rows
+                                     : classes,
+                .pad = 8,
+                .alpha = 1,
+                .beta = extra && op == GEMM_TN ? 0.5 : 0,
+                .epilogue = extra && op == GEMM_NN,
+                .backward = extra && op == GEMM_NT,
+                .activation = (enum activation)(seed % (ACTIVATION_COUNT)),
+                .values = extra ? VERIFY_ORDINARY : (enum verify_values)(seed % VERIFY_VALUES),
+                .seed = seed,
+            };
+            test.keeps_pre = test.epilogue && activation_needs_input(test.activation);
+            bool skipped;
+            assert_status(verify_gemm(compute, &test, &skipped), STATUS_OK);
+            if (!skipped && (test.epilogue || test.backward)) fused[test.backward]++;
+        }
+}
+
+/* With partial chunks, panels and packs. 4099 rows are too many for the kernels of small products: if such a
+   product is fused, a narrow kernel ran. */
 static void narrow_shapes(void **state) {
     (void)state;
     static const size_t longs[] = {1024, 1025, 4099}, wides[] = {16, 40, 264, 2056},
                         narrows[] = {1, 3, 10, 16};
     struct compute compute;
-    size_t fused[2] = {0, 0};
+    size_t fused[2] = {0, 0}, unused[2];
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2});
     for (size_t i = 0; i < 3 * 3 * 4 * 4; i += support_stride() < 31 ? support_stride() : 31) {
-        const size_t rows = longs[i / 16 % 3], cols = wides[i / 4 % 4], classes = narrows[i % 4];
-        const enum gemm_op op = (enum gemm_op)(i / 48);
-        for (int type = GEMM_F32; type <= GEMM_F64; type++)
-            for (int extra = 0; extra < 2; extra++) {
-                struct verify_case test = {
-                    .dtype = (enum gemm_dtype)type,
-                    .op = op,
-                    .m = op == GEMM_TN ? cols : rows,
-                    .n = op == GEMM_NT ? cols : classes,
-                    .k = op == GEMM_NN   ? cols
-                         : op == GEMM_TN ? rows
-                                         : classes,
-                    .pad = 8,
-                    .alpha = 1,
-                    .beta = extra && op == GEMM_TN ? 0.5 : 0,
-                    .epilogue = extra && op == GEMM_NN,
-                    .backward = extra && op == GEMM_NT,
-                    .activation = (enum activation)(i % (ACTIVATION_COUNT)),
-                    .seed = i,
-                };
-                test.keeps_pre = test.epilogue && activation_needs_input(test.activation);
-                bool skipped;
-                assert_status(verify_gemm(&compute, &test, &skipped), STATUS_OK);
-                if (rows == 4099 && !skipped && (test.epilogue || test.backward)) fused[test.backward]++;
-            }
+        const size_t rows = longs[i / 16 % 3];
+        check_narrow(&compute, GEMM_F64, (enum gemm_op)(i / 48), rows, wides[i / 4 % 4], narrows[i % 4], i,
+                     rows == 4099 ? fused : unused);
     }
     /* on older GPUs the library may run both kinds, never only one of them */
     assert_true((fused[0] > 0) == (fused[1] > 0));
+    compute_close(&compute);
+}
+
+/* The same of small batches. */
+static void narrow_shapes_of_few_rows(void **state) {
+    (void)state;
+    static const size_t rows[] = {1, 2, 127, 128, 301, 1023}, cols[] = {256, 260, 500, 1024, 1042, 3004},
+                        classes[] = {1, 7, 10, 16};
+    struct compute compute;
+    size_t fused[2] = {0, 0};
+    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2});
+    for (size_t i = 0; i < 3 * 6 * 6 * 4; i += support_stride() < 31 ? support_stride() : 31)
+        check_narrow(&compute, i < 144 ? GEMM_F16 : GEMM_F64, (enum gemm_op)(i / 144), rows[i / 24 % 6],
+                     cols[i / 4 % 6], classes[i % 4], i, fused);
+    assert_true(fused[0] > 0 && fused[1] > 0);
     compute_close(&compute);
 }
 
@@ -179,6 +202,9 @@ static void narrow_kernels_are_named(void **state) {
     static const char *const names[] = {"narrow_nn", "narrow_tn", "narrow_nt"};
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
+    assert_string_equal(describe(&compute, GEMM_F32, GEMM_NN, 128, 10, 1024, true).name, "few_rows_kernel");
+    assert_string_equal(describe(&compute, GEMM_F32, GEMM_NT, 128, 1024, 10, true).name,
+                        "few_classes_kernel");
     /* on older GPUs the library runs them; 8192 rows are too many for the kernels of small products */
     const struct gemm_epilogue relu = {.activation = ACTIVATION_RELU};
     const struct gemm_call forward = {
@@ -274,6 +300,7 @@ int main(void) {
         cmocka_unit_test(shmem_is_right),
         cmocka_unit_test(tuned_is_right),
         cmocka_unit_test(narrow_shapes),
+        cmocka_unit_test(narrow_shapes_of_few_rows),
         cmocka_unit_test(cublas_is_right),
         cmocka_unit_test(residency_host_is_right),
         cmocka_unit_test(order_is_right),

@@ -2,6 +2,7 @@
    of the gradient and the update apart, C unwritten. Trainings: test_gpu_weight_update_training.c. */
 #include "tests/gpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "src/backend/verify.h"
@@ -15,7 +16,7 @@ static const struct update rules[] = {
     {.method = UPDATE_ADAM, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-3, .weight_decay = 0.1},
     {.method = UPDATE_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1},
 };
-enum { RULES = sizeof rules / sizeof *rules };
+enum { SGD_RULES = 4, RULES = sizeof rules / sizeof *rules };
 
 /* The matrices of a call, in device memory. */
 struct matrices {
@@ -33,35 +34,41 @@ static void *upload(struct compute *compute, const void *values, size_t bytes) {
     return memory;
 }
 
-/* Random numbers, or small integers, whose sums are exact in any order. */
-static void *random_matrix(struct compute *compute, enum gemm_dtype dtype, size_t count, bool integers,
+enum values { REALS, INTEGERS, NOT_FINITE }; /* sums of the second are exact in any order */
+
+static void *random_matrix(struct compute *compute, enum gemm_dtype dtype, size_t count, enum values kind,
                            double least, uint32_t substream) {
     struct rng rng = rng_open(11, RNG_TEST, substream);
     void *values = malloc(count * dtype_size(dtype));
     assert_non_null(values);
     for (size_t i = 0; i < count; i++)
         dtype_set(dtype, values, i,
-                  integers ? (double)rng_below(&rng, 7) - 3 : least + (1 - least) * rng_uniform(&rng));
+                  kind == INTEGERS ? (double)rng_below(&rng, 7) - 3
+                                   : least + (1 - least) * rng_uniform(&rng));
+    for (size_t i = 0; i < count && kind == NOT_FINITE; i += 2000)
+        dtype_set(dtype, values, i + rng_below(&rng, 2000) % (count - i), i % 3 ? INFINITY : NAN);
     void *memory = upload(compute, values, count * dtype_size(dtype));
     free(values);
     return memory;
 }
 
-static struct matrices open_matrices(struct compute *compute, const struct gemm_call *call, bool integers,
+static struct matrices open_matrices(struct compute *compute, const struct gemm_call *call, enum values kind,
                                      uint64_t bad_step) {
     const size_t elements = call->m * call->ldc;
     const struct step_scalars step = {.learning_rate = 0.05, .adam_rate = 0.07, .adam_root = 1.5};
     const struct tally guard = {.bad_step = bad_step};
     struct matrices all = {
-        .a = random_matrix(compute, call->dtype, call->k * call->lda, integers, -1, 1),
-        .b = random_matrix(compute, call->dtype, call->k * call->ldb, integers, -1, 2),
-        .c = random_matrix(compute, GEMM_F32, elements, false, -1, 3),
-        .rounded = random_matrix(compute, call->dtype, elements, false, -1, 4),
+        .a = random_matrix(compute, call->dtype, call->k * call->lda, kind, -1, 1),
+        .b = random_matrix(compute, call->dtype, call->k * call->ldb, kind == NOT_FINITE ? REALS : kind, -1,
+                           2),
+        .c = random_matrix(compute, GEMM_F32, elements, REALS, -1, 3),
+        .rounded =
+            random_matrix(compute, call->dtype == GEMM_F32 ? GEMM_BF16 : call->dtype, elements, REALS, -1, 4),
         .step = upload(compute, &step, sizeof step),
         .guard = upload(compute, &guard, sizeof guard),
     };
     for (uint32_t i = 0; i < 3; i++)
-        all.array[i] = random_matrix(compute, GEMM_F32, elements, false, i == 2 ? 0 : -1, 5 + i);
+        all.array[i] = random_matrix(compute, GEMM_F32, elements, REALS, i == 2 ? 0 : -1, 5 + i);
     return all;
 }
 
@@ -72,13 +79,13 @@ static void close_matrices(struct compute *compute, struct matrices *all) {
         compute->device.driver->free(&compute->device, memory[i]);
 }
 
-static struct update rule_on(const struct matrices *all, const struct update *rule) {
+static struct update rule_on(const struct matrices *all, enum gemm_dtype dtype, const struct update *rule) {
     struct update update = *rule;
     update.weights = all->array[0];
     update.grad = all->c;
     update.moment1 = uses_second_moment(rule->method) || rule->momentum > 0 ? all->array[1] : NULL;
     update.moment2 = uses_second_moment(rule->method) ? all->array[2] : NULL;
-    update.rounded = all->rounded;
+    update.rounded = dtype != GEMM_F32 ? all->rounded : NULL;
     return update;
 }
 
@@ -107,14 +114,14 @@ static void assert_same(struct compute *compute, const void *x, const void *y, s
 /* A call with the update against the gradient and the update apart. After a bad step neither changes
    anything. */
 static void check_call(struct compute *compute, const struct gemm_call *shape, const struct update *rule,
-                       bool integers, uint64_t bad_step) {
+                       enum values kind, uint64_t bad_step) {
     static const char *const names[] = {"weights", "first moments", "second moments"};
     const size_t elements = shape->m * shape->ldc;
-    struct matrices fused = open_matrices(compute, shape, integers, bad_step),
-                    apart = open_matrices(compute, shape, integers, bad_step),
-                    before = open_matrices(compute, shape, integers, bad_step);
-    const struct weight_update update = {rule_on(&fused, rule), fused.step, fused.guard, NULL};
-    const struct update after = rule_on(&apart, rule);
+    struct matrices fused = open_matrices(compute, shape, kind, bad_step),
+                    apart = open_matrices(compute, shape, kind, bad_step),
+                    before = open_matrices(compute, shape, kind, bad_step);
+    const struct weight_update update = {rule_on(&fused, shape->dtype, rule), fused.step, fused.guard, NULL};
+    const struct update after = rule_on(&apart, shape->dtype, rule);
     struct gemm_call call = call_on(shape, &fused);
     const struct ops *ops = compute->device.driver->ops(&compute->device, shape->dtype);
     bool updated;
@@ -134,9 +141,9 @@ static void check_call(struct compute *compute, const struct gemm_call *shape, c
     close_matrices(compute, &before);
 }
 
-static struct gemm_call shape_of(size_t m, size_t n, size_t k) {
-    return (struct gemm_call){.dtype = GEMM_BF16,
-                              .c_f32 = true,
+static struct gemm_call shape_of(enum gemm_dtype dtype, size_t m, size_t n, size_t k) {
+    return (struct gemm_call){.dtype = dtype,
+                              .c_f32 = dtype != GEMM_F32,
                               .op = GEMM_TN,
                               .m = m,
                               .n = n,
@@ -148,15 +155,21 @@ static struct gemm_call shape_of(size_t m, size_t n, size_t k) {
 }
 
 /* Is this a GPU whose products update weights? */
-static bool updates(struct compute *compute) {
-    const struct gemm_call call = shape_of(128, 128, 128);
-    const struct weight_update update = {.rule = {.weights = (void *)256, .rounded = (void *)256}};
+static bool updates(struct compute *compute, enum gemm_dtype dtype) {
+    const struct gemm_call call = shape_of(dtype, 128, 128, 128);
+    const struct weight_update update = {
+        .rule = {.weights = (void *)256, .rounded = dtype == GEMM_BF16 ? (void *)256 : NULL}};
     return compute_fuses_update(compute, &call, &update);
 }
 
-static void open_updates(struct compute *compute) {
-    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .precision = GEMM_MIXED_BF16});
-    if (updates(compute)) return;
+/* float32: by six bf16 products, however small the product. */
+static void open_updates(struct compute *compute, enum gemm_dtype dtype) {
+    const bool bf16 = dtype == GEMM_BF16;
+    gpu_open(compute, "cuda-tuned",
+             &(struct compute_options){.threads = 2,
+                                       .precision = bf16 ? GEMM_MIXED_BF16 : GEMM_TRUE,
+                                       .options = bf16 ? NULL : "tensor=bf16x6"});
+    if (updates(compute, dtype)) return;
     compute_close(compute);
     print_message("skipped: this GPU is not of compute capability 9.0\n");
     skip();
@@ -168,7 +181,7 @@ static void the_product_is_right(void **state) {
     static const size_t shapes[][4] = {
         {64, 64, 64, 0}, {304, 264, 128, 8}, {784, 504, 100, 0}, {72, 80, 127, 8}};
     struct compute compute;
-    open_updates(&compute);
+    open_updates(&compute, GEMM_BF16);
     for (size_t i = 0; i < 4 * VERIFY_VALUES; i++) {
         struct verify_case test = {.dtype = GEMM_BF16,
                                    .c_f32 = true,
@@ -190,21 +203,42 @@ static void the_product_is_right(void **state) {
 }
 
 /* Edges, several tiles of a block; each rule on each shape. */
+static void check_shapes(enum gemm_dtype dtype, const size_t (*shapes)[3], size_t count, size_t kinds,
+                         size_t rules_count) {
+    struct compute compute;
+    open_updates(&compute, dtype);
+    for (size_t i = 0; i < count * rules_count; i += support_stride() < 7 ? support_stride() : 7) {
+        const size_t *const shape = shapes[i % count];
+        const bool half = dtype != GEMM_F32 && i / 2 % 2;
+        struct gemm_call call = shape_of(half ? GEMM_F16 : dtype, shape[0], shape[1], shape[2]);
+        call.alpha = i % 4 == 3 ? 0.3 : 1;
+        check_call(&compute, &call, &rules[i / count], (enum values)(i % kinds), i % 5 == 4);
+    }
+    compute_close(&compute);
+}
+
 static void the_bits_of_gradient_and_update(void **state) {
     (void)state;
     static const size_t shapes[][3] = {{64, 64, 64},     {128, 128, 128}, {784, 504, 128}, {200, 136, 100},
                                        {2504, 2000, 96}, {304, 328, 125}, {72, 264, 80},   {72, 72, 65},
                                        {784, 2504, 128}, {1000, 72, 120}};
-    const size_t count = sizeof shapes / sizeof *shapes;
-    struct compute compute;
-    open_updates(&compute);
-    for (size_t i = 0; i < count * RULES; i += support_stride() < 7 ? support_stride() : 7) {
-        struct gemm_call call = shape_of(shapes[i % count][0], shapes[i % count][1], shapes[i % count][2]);
-        call.alpha = i % 4 == 3 ? 0.3 : 1;
-        call.dtype = i / 2 % 2 ? GEMM_F16 : GEMM_BF16;
-        check_call(&compute, &call, &rules[i / count], i % 2, i % 5 == 4);
-    }
-    compute_close(&compute);
+    check_shapes(GEMM_BF16, shapes, sizeof shapes / sizeof *shapes, 2, RULES);
+}
+
+/* By sgd alone; also k in several parts, and sums of infinities and NaN. */
+static void the_bits_in_float32(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{64, 64, 64},     {128, 128, 128}, {784, 500, 128}, {200, 132, 100},
+                                       {1300, 1000, 96}, {304, 324, 125}, {68, 260, 80},   {4, 8, 300},
+                                       {784, 1300, 128}, {1000, 72, 256}, {900, 1100, 257}};
+    check_shapes(GEMM_F32, shapes, sizeof shapes / sizeof *shapes, 3, SGD_RULES);
+}
+
+/* The output layer, by every rule. */
+static void the_bits_of_few_columns(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{500, 10, 128}, {1000, 10, 1000}, {77, 7, 33}, {1024, 1, 129}};
+    check_shapes(GEMM_F32, shapes, sizeof shapes / sizeof *shapes, 3, RULES);
 }
 
 /* What it leaves to gemm and the op. */
@@ -212,10 +246,10 @@ static void other_calls_are_refused(void **state) {
     (void)state;
     struct compute compute;
     double clip;
-    open_updates(&compute);
-    const struct gemm_call good = shape_of(128, 128, 128);
-    struct matrices all = open_matrices(&compute, &good, true, 0);
-    const struct weight_update update = {rule_on(&all, &rules[5]), all.step, all.guard, NULL};
+    open_updates(&compute, GEMM_BF16);
+    const struct gemm_call good = shape_of(GEMM_BF16, 128, 128, 128);
+    struct matrices all = open_matrices(&compute, &good, INTEGERS, 0);
+    const struct weight_update update = {rule_on(&all, GEMM_BF16, &rules[5]), all.step, all.guard, NULL};
     for (int i = 0; i < 17; i++) {
         struct gemm_call call = call_on(&good, &all);
         struct weight_update other = update;
@@ -241,11 +275,36 @@ static void other_calls_are_refused(void **state) {
     compute_close(&compute);
 }
 
+static void other_calls_in_float32_are_refused(void **state) {
+    (void)state;
+    struct compute compute;
+    double clip;
+    open_updates(&compute, GEMM_F32);
+    const struct gemm_call good = shape_of(GEMM_F32, 128, 128, 128);
+    struct matrices all = open_matrices(&compute, &good, INTEGERS, 0);
+    const struct weight_update update = {rule_on(&all, GEMM_F32, &rules[2]), all.step, all.guard, NULL};
+    for (int i = 0; i < 9; i++) {
+        struct gemm_call call = call_on(&good, &all);
+        struct weight_update other = update;
+        if (i == 1) other.rule.weights = (char *)all.array[0] + 4;
+        if (i == 2) other.rule.moment1 = (char *)all.array[1] + 8;
+        if (i == 3) other.rule.rounded = all.rounded;
+        if (i == 4) other.rule.average = all.c;
+        if (i == 5) other.rule.clip = &clip;
+        if (i == 6) other.rule.method = UPDATE_ADAM;
+        if (i == 7) call.op = GEMM_NN;
+        if (i == 8) call.beta = 0.5;
+        assert_int_equal(compute_fuses_update(&compute, &call, &other), i == 0);
+    }
+    close_matrices(&compute, &all);
+    compute_close(&compute);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_product_is_right),
-        cmocka_unit_test(the_bits_of_gradient_and_update),
-        cmocka_unit_test(other_calls_are_refused),
+        cmocka_unit_test(the_product_is_right),    cmocka_unit_test(the_bits_of_gradient_and_update),
+        cmocka_unit_test(the_bits_in_float32),     cmocka_unit_test(the_bits_of_few_columns),
+        cmocka_unit_test(other_calls_are_refused), cmocka_unit_test(other_calls_in_float32_are_refused),
     };
     return cmocka_run_group_tests_name("gpu weight update", tests, NULL, NULL);
 }

@@ -7,10 +7,16 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* float32: by six bf16 products, however small the product. */
+static const char *const precisions[] = {"backend=cuda-tuned precision=bf16",
+                                         "backend=cuda-tuned:tensor=bf16x6 precision=f32"};
+enum { PRECISIONS = 2 };
+
 /* Is this a GPU whose products update weights? */
-static bool updates(struct compute *compute) {
-    const struct gemm_call call = {.dtype = GEMM_BF16,
-                                   .c_f32 = true,
+static bool updates(struct bench *bench) {
+    const bool bf16 = bench->trainer.mlp.activation_dtype == GEMM_BF16;
+    const struct gemm_call call = {.dtype = bench->trainer.mlp.activation_dtype,
+                                   .c_f32 = bf16,
                                    .op = GEMM_TN,
                                    .m = 128,
                                    .n = 128,
@@ -19,17 +25,17 @@ static bool updates(struct compute *compute) {
                                    .lda = 128,
                                    .ldb = 128,
                                    .ldc = 128};
-    const struct weight_update update = {.rule = {.weights = (void *)256, .rounded = (void *)256}};
-    return compute_fuses_update(compute, &call, &update);
+    const struct weight_update update = {
+        .rule = {.weights = (void *)256, .rounded = bf16 ? (void *)256 : NULL}};
+    return compute_fuses_update(&bench->compute, &call, &update);
 }
 
-static void open_training(struct bench *bench, const char *settings, const char *more,
+static void open_training(struct bench *bench, const char *precision, const char *settings, const char *more,
                           const struct checkpoint *resume) {
     char all[512];
-    snprintf(all, sizeof all, "backend=cuda-tuned precision=bf16 layers=784-200-136-10 batch-size=128 %s %s",
-             settings, more);
+    snprintf(all, sizeof all, "%s layers=784-200-136-10 batch-size=128 %s %s", precision, settings, more);
     bench_open(bench, all, resume);
-    if (updates(&bench->compute)) return;
+    if (updates(bench)) return;
     bench_close(bench);
     print_message("skipped: this GPU is not of compute capability 9.0\n");
     skip();
@@ -47,13 +53,15 @@ static double *trained(struct bench *bench, size_t *bytes) {
 static const char *const recipes[] = {"", "momentum=0.9 nesterov=on weight-decay=0.001",
                                       "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2",
                                       "optimizer=adam lr=0.001 precision=fp16"};
+enum { RECIPES = 4, TRAININGS = RECIPES + 2 }; /* float32 is updated by sgd alone */
 
 /* Engines eager and graph, and audits, for which gradients are stored. */
 static void every_engine_has_the_same_bits(void **state) {
     (void)state;
     static const char *const ways[] = {"engine=graph", "engine=eager audit=off", "engine=eager audit=all"};
     gpu_needed();
-    for (size_t r = 0; r < 4; r += support_every(2)) {
+    for (size_t i = 0; i < TRAININGS; i += support_every(3)) {
+        const char *const recipe = recipes[i % RECIPES], *const precision = precisions[i / RECIPES];
         double *ends[3];
         size_t bytes = 0;
         for (int way = 0; way < 3; way++) {
@@ -61,7 +69,7 @@ static void every_engine_has_the_same_bits(void **state) {
             struct run_summary summary;
             char more[128];
             snprintf(more, sizeof more, "epochs=1 %s", ways[way]);
-            open_training(&bench, recipes[r], more, NULL);
+            open_training(&bench, precision, recipe, more, NULL);
             assert_status(bench_run(&bench, &summary), STATUS_OK);
             for (size_t l = 0; l < 2 && way == 0; l++) assert_true(bench.trainer.mlp.layer[l].updated);
             ends[way] = trained(&bench, &bytes);
@@ -77,19 +85,20 @@ static void resumed_training_has_the_same_bits(void **state) {
     char path[256], more[300];
     gpu_needed();
     snprintf(path, sizeof path, "%s", support_path("updated.safetensors"));
-    for (size_t r = 0; r < 4; r += support_every(2)) {
+    for (size_t i = 0; i < TRAININGS; i += support_every(3)) {
+        const char *const recipe = recipes[i % RECIPES], *const precision = precisions[i / RECIPES];
         struct bench whole, first, second;
         struct run_summary summary;
         struct checkpoint checkpoint;
         size_t bytes;
-        open_training(&whole, recipes[r], "epochs=3 engine=graph", NULL);
+        open_training(&whole, precision, recipe, "epochs=3 engine=graph", NULL);
         assert_status(bench_run(&whole, &summary), STATUS_OK);
         snprintf(more, sizeof more, "epochs=3 engine=eager save=%s", path);
-        open_training(&first, recipes[r], more, NULL);
+        open_training(&first, precision, recipe, more, NULL);
         first.stop_after = 27; /* of 20 steps an epoch */
         assert_status(bench_run(&first, &summary), STATUS_INTERRUPTED);
         assert_status(checkpoint_open(&checkpoint, path), STATUS_OK);
-        open_training(&second, recipes[r], "epochs=3 engine=graph", &checkpoint);
+        open_training(&second, precision, recipe, "epochs=3 engine=graph", &checkpoint);
         checkpoint_close(&checkpoint);
         assert_status(bench_run(&second, &summary), STATUS_OK);
         double *a = trained(&whole, &bytes), *b = trained(&second, &bytes);
@@ -112,7 +121,7 @@ static void steps_are_near_float32(void **state) {
         struct bench rounded, exact;
         char recipe[256], settings[512];
         snprintf(recipe, sizeof recipe, "layers=784-200-136-10 batch-size=128 epochs=1 %s", recipes[r / 2]);
-        open_training(&rounded, recipes[r / 2],
+        open_training(&rounded, precisions[0], recipes[r / 2],
                       half ? "epochs=1 engine=eager audit=off precision=fp16"
                            : "epochs=1 engine=eager audit=off",
                       NULL);
@@ -125,33 +134,36 @@ static void steps_are_near_float32(void **state) {
     }
 }
 
-/* Whether the products of the hidden layers updated the weights in the last step. */
+/* Whether the products of the hidden layers, and of the output layer, updated the weights in the last step.
+ */
 static void only_where_no_gradient_is_needed(void **state) {
     (void)state;
     static const struct {
         const char *recipe;
-        bool updated;
-    } cases[] = {{"", true},
-                 {"optimizer=adamw lr=0.001", true},
-                 {"clip-norm=1", false},
-                 {"max-norm=2", false},
-                 {"ema-decay=0.9", false},
-                 {"adversarial=0.1", false},
-                 {"audit=all", false}};
+        bool hidden[PRECISIONS], output[PRECISIONS];
+    } cases[] = {{"", {true, true}, {false, true}},
+                 {"optimizer=adamw lr=0.001", {true, false}, {false, true}},
+                 {.recipe = "clip-norm=1"},
+                 {.recipe = "max-norm=2"},
+                 {.recipe = "ema-decay=0.9"},
+                 {.recipe = "adversarial=0.1"},
+                 {.recipe = "audit=all"}};
     gpu_needed();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < PRECISIONS * sizeof cases / sizeof *cases; i++) {
         struct bench bench;
         struct run_summary summary;
-        open_training(&bench, cases[i].recipe, "epochs=1 engine=eager", NULL);
+        const size_t p = i % PRECISIONS, c = i / PRECISIONS;
+        open_training(&bench, precisions[p], cases[c].recipe, "epochs=1 engine=eager", NULL);
         assert_status(bench_run(&bench, &summary), STATUS_OK);
-        if (cases[i].updated) { /* an audit may have been due in the last step */
+        if (cases[c].hidden[0]) { /* an audit may have been due in the last step */
             size_t one = 1;
             bench.trainer.audit.mode = AUDIT_OFF;
             trainer_begin_epoch(&bench.trainer);
             assert_status(engine_eager.run(&bench.trainer, 0, &one), STATUS_OK);
         }
         for (size_t l = 0; l < 3; l++)
-            assert_int_equal(bench.trainer.mlp.layer[l].updated, cases[i].updated && l < 2);
+            assert_int_equal(bench.trainer.mlp.layer[l].updated,
+                             l < 2 ? cases[c].hidden[p] : cases[c].output[p]);
         bench_close(&bench);
     }
 }
@@ -159,21 +171,23 @@ static void only_where_no_gradient_is_needed(void **state) {
 /* A step whose loss is not finite, here the first one, changes neither weights nor moments. */
 static void a_bad_step_changes_no_weight(void **state) {
     (void)state;
-    struct bench bench;
-    struct run_summary summary;
-    size_t bytes;
     gpu_needed();
-    open_training(&bench, recipes[1], "epochs=1 engine=graph", NULL);
-    double *before = trained(&bench, &bytes);
-    before[mlp_parameter_count(&bench.trainer.mlp) - 1] = INFINITY; /* of the output layer */
-    assert_true(lockstep_set_state(&bench.trainer, before));
-    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
-    assert_says(status_message(), "the loss is not finite at epoch 1, step 1");
-    double *after = trained(&bench, &bytes);
-    assert_memory_equal(before, after, bytes);
-    free(before);
-    free(after);
-    bench_close(&bench);
+    for (size_t i = 0; i < PRECISIONS; i++) {
+        struct bench bench;
+        struct run_summary summary;
+        size_t bytes;
+        open_training(&bench, precisions[i], recipes[1], "epochs=1 engine=graph", NULL);
+        double *before = trained(&bench, &bytes);
+        before[mlp_parameter_count(&bench.trainer.mlp) - 1] = INFINITY; /* of the output layer */
+        assert_true(lockstep_set_state(&bench.trainer, before));
+        assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+        assert_says(status_message(), "the loss is not finite at epoch 1, step 1");
+        double *after = trained(&bench, &bytes);
+        assert_memory_equal(before, after, bytes);
+        free(before);
+        free(after);
+        bench_close(&bench);
+    }
 }
 
 int main(void) {

@@ -19,6 +19,7 @@ static void cuda_close(struct device *device) {
     struct cuda_state *state = state_of(device);
     if (!state) return;
     reduction_close(&state->ops.reduction);
+    reduction_close(&state->aside.reduction);
     cudaFree(state->ops.scratch);
     for (size_t i = 0; i <= RING; i++)
         if (state->event[i]) cudaEventDestroy(state->event[i]);
@@ -63,6 +64,7 @@ static bool open_all(struct cuda_state *state) {
             !TRY(state, cudaEventCreateWithFlags(&state->released[i], cudaEventDisableTiming)))
             return false;
     return reduction_open(&state->ops.reduction, &state->ops.fault) &&
+           reduction_open(&state->aside.reduction, &state->aside.fault) &&
            TRY(state, cudaEventRecord(state->event[0], state->ops.stream)) &&
            TRY(state, cudaDeviceSynchronize());
 }

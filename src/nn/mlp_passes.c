@@ -114,11 +114,11 @@ double mlp_gradient_scale(const struct mlp *mlp, size_t batch) {
 }
 
 /* Computes dL/dZ of layer l from dL/dY, in place, and the bias gradient. */
-static void activation_backward(struct mlp *mlp, size_t l, size_t rows, double beta) {
+static void activation_backward(struct mlp *mlp, void *ops_context, size_t l, size_t rows, double beta) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    mlp->ops->bias_activation_backward(mlp->compute->device.ops_context, rows, layer->ld, layer->activation,
-                                       layer->pre, layer->output, layer->grad,
-                                       (1 - beta) / mlp->gradient_scale, beta, layer->bias_grad);
+    mlp->ops->bias_activation_backward(ops_context, rows, layer->ld, layer->activation, layer->pre,
+                                       layer->output, layer->grad, (1 - beta) / mlp->gradient_scale, beta,
+                                       layer->bias_grad);
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
@@ -179,7 +179,7 @@ static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const 
     const enum status status = run_gemm(mlp, l, &call);
     if (status) return status;
     if (masked) drop(mlp, l, rows, step, below->grad, below->grad);
-    activation_backward(mlp, l - 1, rows, beta);
+    activation_backward(mlp, mlp->compute->device.ops_context, l - 1, rows, beta);
     return STATUS_OK;
 }
 
@@ -227,23 +227,35 @@ static enum status update_weights(struct mlp *mlp, size_t rows, const struct ste
         status = compute_gemm_update(mlp->compute, &call, &update, &mlp->layer[l].updated);
         lap_gemm(mlp, l, &call);
     }
-    if (issued) device->driver->aside_join(device);
     return status;
+}
+
+/* May work that only updates need run beside the input gradients? */
+static bool overlaps_updates(const struct mlp *mlp) {
+    return mlp->update && mlp->updates_overlap;
 }
 
 /* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. */
 static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const struct step_scalars *step,
                             double beta, bool from_gemm) {
+    struct device *device = &mlp->compute->device;
+    const bool aside = overlaps_updates(mlp);
     enum status status = STATUS_OK;
-    device_range_begin(&mlp->compute->device, "backward");
+    device_range_begin(device, "backward");
+    if (aside) device->driver->aside_begin(device);
     for (size_t l = depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
     if (!status && mlp->update) status = update_weights(mlp, rows, step);
-    device_range_end(&mlp->compute->device);
+    if (aside) device->driver->aside_join(device);
+    device_range_end(device);
     return status;
 }
 
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
-    activation_backward(mlp, mlp->depth - 1, rows, beta);
+    struct device *device = &mlp->compute->device;
+    /* the output layer has no activation: nothing waits for its bias gradient, the only result */
+    activation_backward(mlp,
+                        overlaps_updates(mlp) ? device->driver->aside_begin(device) : device->ops_context,
+                        mlp->depth - 1, rows, beta);
     return backward(mlp, mlp->depth, rows, step, beta, false);
 }
 

@@ -87,7 +87,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, GRADIENT, SMALL, TENSOR, BF16X6, BF16, LIBRARY };
+enum kernel { NARROW, GRADIENT, FEW_ROWS, FEW_ROWS_TN, SMALL, TENSOR, BF16X6, BF16, LIBRARY };
 
 static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
@@ -119,6 +119,8 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
         return GRADIENT;
     if (bf16) return BF16;
     if (six) return BF16X6;
+    if (few_rows_takes(call)) return FEW_ROWS;
+    if (few_rows_tn_takes(call)) return FEW_ROWS_TN;
     if (small_takes(call)) return SMALL;
     return on_tensor_cores(context, call, launcher) ? TENSOR : LIBRARY;
 }
@@ -127,7 +129,8 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = choose(context, call, launcher);
-    if (kernel == SMALL || kernel == TENSOR || kernel == BF16X6 || kernel == BF16) return true;
+    if (kernel == FEW_ROWS || kernel == SMALL || kernel == TENSOR || kernel == BF16X6 || kernel == BF16)
+        return true;
     return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
 
@@ -137,9 +140,11 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == GRADIENT) bf16_gradient_gemm(call, NULL, launcher);
+    if (kernel == FEW_ROWS) few_rows_gemm(call, launcher);
+    if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
-    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
+    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, NULL, launcher);
     if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
     return kernel != LIBRARY;
 }
@@ -160,7 +165,10 @@ static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
                                const struct weight_update *update) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    return choose(context, call, launcher) == GRADIENT && bf16_gradient_updates(call, update);
+    const enum kernel kernel = choose(context, call, launcher);
+    return (kernel == GRADIENT && bf16_gradient_updates(call, update)) ||
+           (kernel == BF16X6 && bf16x6_updates(call, update)) ||
+           (kernel == FEW_ROWS_TN && few_rows_tn_updates(call, update));
 }
 
 static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *call,
@@ -169,7 +177,10 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
     cudaStream_t stream = update->stream ? (cudaStream_t)update->stream : context->stream;
     cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
     if (!tuned_fuses_update(opaque, call, update)) return GEMM_UNSUPPORTED;
-    bf16_gradient_gemm(call, update, launcher);
+    const enum kernel kernel = choose(context, call, launcher);
+    if (kernel == GRADIENT) bf16_gradient_gemm(call, update, launcher);
+    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, update, launcher);
+    if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, update, launcher);
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 

@@ -50,6 +50,16 @@ static const double SMALL_MULTIPLICATIONS = 64 << 20; /* above these cuBLAS is f
 bool small_takes(const struct gemm_call *call);
 void small_gemm(struct tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher);
 
+/* 6_tuned_few_rows.cu: the output layer of a small batch. */
+bool few_rows_takes(const struct gemm_call *call);
+void few_rows_gemm(const struct gemm_call *call, cuda_launcher &launcher);
+
+/* 6_tuned_few_rows_tn.cu: its weight gradient, with or without the update of the weights (NULL: without). */
+bool few_rows_tn_takes(const struct gemm_call *call);
+bool few_rows_tn_updates(const struct gemm_call *call, const struct weight_update *update);
+void few_rows_tn_gemm(const struct gemm_call *call, const struct weight_update *update,
+                      cuda_launcher &launcher);
+
 /* Calls `function<T, C>()`: the types of A and B, and of C. */
 template <typename F> static void with_types(const struct gemm_call *call, F function) {
     if (call->dtype == GEMM_F32) {

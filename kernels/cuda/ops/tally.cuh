@@ -12,16 +12,16 @@ struct partial_loss {
     unsigned long long correct;
 };
 
-/* One thread: the sums of a batch of so many rows. */
-__device__ inline void tally_batch(const partial_loss &total, size_t rows, double *loss, struct tally *tally,
-                                   bool counted) {
+/* One thread: the sums of a batch of so many rows, added to what the tally was. */
+__device__ inline void tally_batch(const struct tally &before, const partial_loss &total, size_t rows,
+                                   double *loss, struct tally *tally, bool counted) {
     if (counted) {
-        tally->correct += total.correct;
-        tally->loss_sum += total.loss;
-        tally->images += rows;
-        tally->batches++;
+        tally->correct = before.correct + total.correct;
+        tally->loss_sum = before.loss_sum + total.loss;
+        tally->images = before.images + rows;
+        tally->batches = before.batches + 1;
     }
-    if (!isfinite(total.loss) && !tally->bad_step) tally->bad_step = tally->batches;
+    if (!isfinite(total.loss) && !before.bad_step) tally->bad_step = before.batches + counted;
     if (loss) *loss = total.loss / (double)rows;
 }
 

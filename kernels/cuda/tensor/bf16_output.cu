@@ -283,7 +283,7 @@ __device__ void add_losses(const output &p, const small_parts &parts, unsigned b
         total.loss += parts.totals[other].loss;
         total.correct += parts.totals[other].correct;
     }
-    tally_batch(total, p.m, p.loss, p.tally, p.counted);
+    tally_batch(*p.tally, total, p.m, p.loss, p.tally, p.counted);
 }
 
 __global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {

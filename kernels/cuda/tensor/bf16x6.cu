@@ -43,6 +43,15 @@ bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm
            !(call->op == GEMM_TN && (call->epilogue || call->backward));
 }
 
+bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update) {
+    const struct update &rule = update->rule;
+    const auto fits = [&](const void *array) {
+        return !array || tensor_map_fits(array, call->ldc, sizeof(float));
+    };
+    return call->op == GEMM_TN && call->beta == 0 && rule.method == UPDATE_SGD && !rule.clip &&
+           !rule.average && !rule.rounded && fits(rule.weights) && fits(rule.moment1);
+}
+
 /* Measured on an H100, in training steps of batches of 128 to 1024. The smallest dimension is mostly the
    batch. The planes of float32.cu, which take half as many products, are faster for others. */
 bool bf16x6_pays(const struct gemm_call *call) {
@@ -56,21 +65,26 @@ bool bf16x6_pays(const struct gemm_call *call) {
 
 /* --- a call --- */
 
-/* The parts of k for which the busiest SM is estimated to take the fewest cycles. The cycles were fitted to
-   the measurements of docs/tensor-cores.md. */
-static unsigned parts_of(const struct bf16x6_workspace *workspace, const struct gemm_call *call) {
-    const unsigned stage = 1600, start = 2500, exchange = 2000, share = 4000; /* cycles */
-    const size_t tiles = row_tiles(call) * blocks_for(call->n, BF16X6_COLUMNS);
-    const unsigned stages = blocks_for(call->k, BF16X6_K);
+/* The columns of a tile and the parts of k for which the busiest SM is estimated to take the fewest cycles.
+   The cycles were fitted to the measurements of docs/tensor-cores.md. */
+static void plan(bf16x6_product &p, const struct bf16x6_workspace &workspace, const gemm_call &call) {
+    const unsigned start = 2500, exchange = 2000, share = 4000; /* cycles */
+    const unsigned widths[] = {BF16X6_COLUMNS, BF16X6_WIDE}, stage[] = {1600, 1900};
+    const unsigned stages = blocks_for(call.k, BF16X6_K);
     double best = 1e30;
-    unsigned parts = 1;
-    for (unsigned i = 1; i <= BF16X6_MOST_PARTS && i <= stages; i++) {
-        if (!workspace->clusters[i]) continue;
-        const double cycles = (double)blocks_for(tiles, workspace->clusters[i]) *
-                              (stage * blocks_for(stages, i) + share / i + (i > 1 ? start + exchange : 0));
-        if (cycles < best) best = cycles, parts = i;
+    for (int w = 0; w < (call.op == GEMM_TN ? 1 : 2); w++) {
+        const size_t tiles = row_tiles(&call) * blocks_for(call.n, widths[w]);
+        for (unsigned i = 1; i <= BF16X6_MOST_PARTS && i <= stages; i++) {
+            if (!workspace.clusters[i]) continue;
+            const double cycles =
+                (double)blocks_for(tiles, workspace.clusters[i]) *
+                (stage[w] * blocks_for(stages, i) + share / i + (i > 1 ? start + exchange : 0));
+            if (cycles >= best) continue;
+            best = cycles;
+            p.width = widths[w];
+            p.parts = i;
+        }
     }
-    return parts;
 }
 
 static void map_all(bf16x6_product &p, const gemm_call &call, cuda_fault *fault) {
@@ -79,27 +93,60 @@ static void map_all(bf16x6_product &p, const gemm_call &call, cuda_fault *fault)
     else
         tensor_map_matrix(&p.a, call.a, true, call.m, call.k, call.lda, BF16X6_ROWS, fault);
     if (gemm_transposes_b(call.op))
-        tensor_map_matrix(&p.b, call.b, true, call.n, call.k, call.ldb, BF16X6_COLUMNS, fault);
+        tensor_map_matrix(&p.b, call.b, true, call.n, call.k, call.ldb, p.width, fault);
     else
         tensor_map_matrix(&p.b, call.b, true, call.k, call.n, call.ldb, BF16X6_K, fault);
 }
 
+static bf16x6_weights weights_of(const gemm_call &call, const weight_update &update,
+                                 cuda_launcher &launcher) {
+    bf16x6_weights all = {.array = {(float *)update.rule.weights, (float *)update.rule.moment1},
+                          .rule = update_rule<float>(update.rule),
+                          .step = update.step,
+                          .guard = update.guard};
+    for (int i = 0; i < 2 && !launcher.describe; i++)
+        if (all.array[i])
+            tensor_map_matrix(&all.map[i], all.array[i], true, call.m, call.n, call.ldc, BF16X6_BOX_ROWS,
+                              launcher.fault);
+    return all;
+}
+
+/* The call, without tensor maps. */
+static bf16x6_product product_of(const bf16x6_workspace &workspace, const gemm_call &call) {
+    const bool a_t = gemm_transposes_a(call.op), b_t = gemm_transposes_b(call.op);
+    const unsigned processors = (unsigned)gemm_multiprocessors(call, (int)workspace.clusters[1]);
+    bf16x6_product p = {.m = (unsigned)call.m,
+                        .n = (unsigned)call.n,
+                        .k = (unsigned)call.k,
+                        .rows = (unsigned)row_tiles(&call),
+                        .a_values = (const float *)call.a,
+                        .b_values = (const float *)call.b,
+                        .a_row = a_t ? 1 : call.lda,
+                        .a_column = a_t ? call.lda : 1,
+                        .b_row = b_t ? 1 : call.ldb,
+                        .b_column = b_t ? call.ldb : 1,
+                        .reduction = workspace.reduction};
+    plan(p, workspace, call);
+    p.columns = blocks_for(call.n, p.width);
+    const unsigned tiles = p.rows * p.columns, stages = blocks_for(call.k, BF16X6_K);
+    p.clusters = p.parts > 1 || tiles < processors ? tiles : processors; /* with parts of k, a tile each */
+    for (unsigned i = 0; i <= p.parts; i++) {
+        p.stage[i] = stages * i / p.parts;
+        p.octet[i] = blocks_for(p.width / 8 * i, p.parts);
+    }
+    return p;
+}
+
 void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_call *call,
-                 cuda_launcher &launcher) {
-    const bool a_t = gemm_transposes_a(call->op), b_t = gemm_transposes_b(call->op);
-    bf16x6_product p = {.m = (unsigned)call->m,
-                        .n = (unsigned)call->n,
-                        .k = (unsigned)call->k,
-                        .parts = parts_of(workspace, call),
-                        .a_values = (const float *)call->a,
-                        .b_values = (const float *)call->b,
-                        .a_row = a_t ? 1 : call->lda,
-                        .a_column = a_t ? call->lda : 1,
-                        .b_row = b_t ? 1 : call->ldb,
-                        .b_column = b_t ? call->ldb : 1,
-                        .reduction = workspace->reduction};
+                 const struct weight_update *update, cuda_launcher &launcher) {
+    bf16x6_product p = product_of(*workspace, *call);
+    sink<float> out(*call);
     if (!launcher.describe) map_all(p, *call, launcher.fault);
-    if (launcher.fault->message[0]) return;
-    bf16x6_launch(call->op, p, sink<float>(*call), slope<float>(*call),
-                  (unsigned)gemm_multiprocessors(*call, (int)workspace->clusters[1]), launcher);
+    if (update) {
+        const bf16x6_weights weights = weights_of(*call, *update, launcher);
+        out.c = weights.array[0];
+        if (!launcher.fault->message[0]) bf16x6_launch_update(p, out, slope<float>(*call), weights, launcher);
+    } else if (!launcher.fault->message[0]) {
+        bf16x6_launch(call->op, p, out, slope<float>(*call), launcher);
+    }
 }

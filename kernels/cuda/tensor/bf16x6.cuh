@@ -10,19 +10,36 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/epilogue.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
+#include "kernels/cuda/ops/update_rule.cuh"
 
-/* Of a tile of C, and of a stage. */
-static const unsigned BF16X6_ROWS = 128, BF16X6_COLUMNS = 64, BF16X6_K = 64;
+/* Of a tile of C, and of a stage. Tiles have 64 columns, or 72 if that fits the shape better. */
+static const unsigned BF16X6_ROWS = 128, BF16X6_COLUMNS = 64, BF16X6_WIDE = 72, BF16X6_K = 64;
 static const unsigned BF16X6_MOST_PARTS = 8;
+static const unsigned BF16X6_BOX_ROWS = 16; /* of weights that a warp updates */
 
 /* All that a launch needs, with sink and slope. */
 struct bf16x6_product {
     CUtensorMap a, b;
     unsigned m, n, k;
-    unsigned parts;                   /* of k, one for each thread block of a cluster: 1, 2, 3, 4, 5 or 8 */
+    unsigned width;         /* of a tile: BF16X6_COLUMNS or BF16X6_WIDE */
+    unsigned rows, columns; /* tiles */
+    unsigned clusters;      /* of the grid; each has one or more tiles */
+    unsigned parts;         /* of k, one for each thread block of a cluster: 1, 2, 3, 4, 5 or 8 */
+    /* Of each part: its first stage of k, and the first octet (eight columns of a tile) that its block
+       finishes. The device would divide slowly. */
+    unsigned stage[BF16X6_MOST_PARTS + 1], octet[BF16X6_MOST_PARTS + 1];
     const float *a_values, *b_values; /* op(A)(i,p) = a_values[i * a_row + p * a_column] */
     size_t a_row, a_column, b_row, b_column;
     cuda_reduction reduction; /* for sums of columns over several tiles */
+};
+
+/* What a weight gradient updates by sgd: weights and, with momentum, velocities, with ldc. */
+struct bf16x6_weights {
+    CUtensorMap map[2];
+    float *array[2];
+    update_rule<float> rule;
+    const struct step_scalars *step;
+    const struct tally *guard;
 };
 
 struct bf16x6_workspace {
@@ -35,7 +52,9 @@ struct bf16x6_workspace {
 bool bf16x6_open(void);
 unsigned bf16x6_clusters(unsigned blocks);
 void bf16x6_launch(enum gemm_op op, const bf16x6_product &product, const sink<float> &out,
-                   const slope<float> &back, unsigned processors, cuda_launcher &launcher);
+                   const slope<float> &back, cuda_launcher &launcher);
+void bf16x6_launch_update(const bf16x6_product &product, const sink<float> &out, const slope<float> &back,
+                          const bf16x6_weights &weights, cuda_launcher &launcher);
 
 /* bf16x6.cu */
 void bf16x6_workspace_open(struct bf16x6_workspace *workspace, int processors,
@@ -47,8 +66,11 @@ bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm
 /* Is it faster than cuBLAS and float32_gemm for this call? */
 bool bf16x6_pays(const struct gemm_call *call);
 
-/* For calls that bf16x6_supports; errors go to launcher.fault. */
+/* Can it do this update, for a call that it takes? */
+bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update);
+
+/* For calls that bf16x6_supports; errors go to launcher.fault. update NULL: C is stored. */
 void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_call *call,
-                 cuda_launcher &launcher);
+                 const struct weight_update *update, cuda_launcher &launcher);
 
 #endif

@@ -3,26 +3,45 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_RING_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_RING_CUH
 
-#include "kernels/cuda/tensor/bf16x6_store.cuh"
+#include "kernels/cuda/tensor/bf16x6_update.cuh"
 
 namespace bf16x6 {
 
 static const unsigned THREADS = CONSUMERS + 2 * GROUP;
 static const unsigned SPLITTER = 2, PRODUCER = 3; /* warpgroups */
+static const unsigned WARPS = CONSUMERS / 32;     /* of consumers */
+static const unsigned MOST_STAGES = 3, MOST_PLANE_STAGES = 4;
+static const unsigned BARRIERS = 2 * MOST_STAGES + 2 * MOST_PLANE_STAGES + 2 + WARPS * WEIGHT_BOXES;
+static const unsigned WARP_SUMS_AT = 512, AREAS_AT = 3072;
+static_assert(BARRIERS * sizeof(uint64_t) <= WARP_SUMS_AT &&
+              WARP_SUMS_AT + WARPS * BF16X6_WIDE * sizeof(float) <= AREAS_AT);
 
-/* Of a thread: of two warpgroups of consumers and one of each other role, together 512. */
-template <bool A_T> constexpr int CONSUMER_REGISTERS = A_T ? 208 : 200;
-template <bool A_T> constexpr int SPLITTER_REGISTERS = A_T ? 64 : 72;
-template <bool A_T> constexpr int PRODUCER_REGISTERS = A_T ? 32 : 40;
+/* The variants of the kernel. A_T: A is transposed (TN). B_BY_K: memory has a row of B for each k (NN, TN);
+   otherwise one for each column of op(B) (NT). ARRAYS: how many a weight gradient updates. W: columns of a
+   tile. */
+template <bool A_T_, bool B_BY_K_, int ARRAYS_, unsigned W_> struct variant {
+    static constexpr bool A_T = A_T_, B_BY_K = B_BY_K_;
+    static constexpr int ARRAYS = ARRAYS_;
+    static constexpr unsigned W = W_;
 
-static const unsigned STAGES = 3, PLANE_STAGES = 2;
-static const unsigned A_BYTES = BF16X6_ROWS * K * 4, STAGE_BYTES = A_BYTES + BF16X6_COLUMNS * K * 4;
-static const unsigned PLANES_AT = STAGES * STAGE_BYTES, SLOTS_AT = PLANES_AT + PLANE_STAGES * PLANES_BYTES,
-                      WARP_SUMS_AT = SLOTS_AT + SLOTS * CONSUMERS * 16,
-                      BARRIERS_AT = WARP_SUMS_AT + 8 * BF16X6_COLUMNS * 4,
-                      BARRIERS = 2 * STAGES + 2 * PLANE_STAGES + 1,
-                      SHARED_BYTES = BARRIERS_AT + (BARRIERS + 1) * sizeof(uint64_t);
-static_assert(SHARED_BYTES <= 227 << 10);
+    /* Of a thread: of two warpgroups of consumers and one of each other role, together 512. */
+    static constexpr bool MORE = A_T || W > BF16X6_COLUMNS;
+    static constexpr int CONSUMER_REGISTERS = MORE ? 208 : 200, SPLITTER_REGISTERS = MORE ? 64 : 72,
+                         PRODUCER_REGISTERS = MORE ? 32 : 40;
+
+    /* Stages of the two ring buffers. A weight gradient keeps A in registers if it can: then the planes are
+       what it waits for. */
+    static constexpr unsigned STAGES = MORE ? 2 : 3, PLANE_STAGES = A_T && ARRAYS < 2 ? 4 : 2;
+
+    /* Shared memory: barriers, sums of warps, an area of each warp of the consumers, planes of B, stages.
+       With k along its columns, B is copied in boxes of 32 columns. */
+    static constexpr unsigned A_BYTES = BF16X6_ROWS * K * 4, B_COLUMNS = B_BY_K ? (W + 31) / 32 * 32 : W,
+                              B_BYTES = B_COLUMNS * K * 4, STAGE_BYTES = A_BYTES + B_BYTES;
+    static constexpr unsigned PLANES_AT = AREAS_AT + WARPS * AREA_BYTES<ARRAYS, W>,
+                              STAGES_AT = PLANES_AT + PLANE_STAGES * PLANES_BYTES<W>,
+                              SHARED_BYTES = STAGES_AT + STAGES * STAGE_BYTES;
+    static_assert(STAGES_AT % 1024 == 0 && SHARED_BYTES <= 227 << 10);
+};
 
 /* The place of a use of a ring buffer of DEPTH stages. */
 template <unsigned DEPTH> struct ring_place {
@@ -33,23 +52,25 @@ template <unsigned DEPTH> struct ring_place {
     }
 };
 
-/* The barriers of the two ring buffers: a stage was written; all warps have read it. */
+/* The barriers of the ring buffers: a stage was written; all warps have read it. */
 struct barriers {
-    uint64_t *full, *empty, *split, *multiplied, *received;
+    uint64_t *full, *empty, *split, *multiplied, *received, *weights; /* weights: [WARPS][WEIGHT_BOXES] */
 
     __device__ explicit barriers(char *shared)
-        : full((uint64_t *)(shared + BARRIERS_AT)), empty(full + STAGES), split(empty + STAGES),
-          multiplied(split + PLANE_STAGES), received(multiplied + PLANE_STAGES) {}
+        : full((uint64_t *)shared), empty(full + MOST_STAGES), split(empty + MOST_STAGES),
+          multiplied(split + MOST_PLANE_STAGES), received(multiplied + MOST_PLANE_STAGES),
+          weights(received + 2) {}
 
     __device__ void open() const {
-        for (unsigned i = 0; i < STAGES; i++) {
+        for (unsigned i = 0; i < MOST_STAGES; i++) {
             mbarrier_init(full + i);
             mbarrier_init(empty + i, (CONSUMERS + GROUP) / 32);
         }
-        for (unsigned i = 0; i < PLANE_STAGES; i++) {
+        for (unsigned i = 0; i < MOST_PLANE_STAGES; i++) {
             mbarrier_init(split + i, GROUP / 32);
             mbarrier_init(multiplied + i, CONSUMERS / 32);
         }
+        for (unsigned i = 0; i < WARPS * WEIGHT_BOXES; i++) mbarrier_init(weights + i);
         mbarrier_init(received);
     }
 };
@@ -63,30 +84,34 @@ static __device__ void warp_arrives(uint64_t *barrier) {
 /* The tiles of a block, and its part of their k. In a weight gradient (A_T) a block has tiles that are beside
    each other, and keeps the fragments of A in registers if k has only two stages. */
 template <bool A_T> struct schedule {
-    unsigned rows, columns, first, end; /* first, end: stages of k */
+    const bf16x6_product &p;
+    unsigned first, end; /* stages of k */
 
-    __device__ schedule(const bf16x6_product &p, const cluster_place &own)
-        : rows((p.m + BF16X6_ROWS - 1) / BF16X6_ROWS), columns((p.n + BF16X6_COLUMNS - 1) / BF16X6_COLUMNS) {
-        const unsigned stages = (p.k + K - 1) / K;
-        first = stages * own.part / own.parts;
-        end = stages * (own.part + 1) / own.parts;
-    }
+    __device__ schedule(const bf16x6_product &product, const cluster_place &own)
+        : p(product), first(p.stage[own.part]), end(p.stage[own.part + 1]) {}
 
     __device__ bool keeps_a() const {
         return A_T && end - first <= 2;
     }
 
     /* Calls body(row, column, does it read A?) of each tile, counted in tiles. */
-    template <typename F> __device__ void each(const cluster_place &own, F body) const {
-        const unsigned turns = gridDim.x / own.parts, turn = blockIdx.x / own.parts, tiles = rows * columns;
+    template <typename F> __device__ void each(F body) const {
+        const unsigned turn = cluster_index(), tiles = p.rows * p.columns;
         if constexpr (A_T) {
-            unsigned before = rows;
-            for (unsigned i = (size_t)tiles * turn / turns; i < (size_t)tiles * (turn + 1) / turns; i++) {
-                body(i / columns, i % columns, !keeps_a() || i / columns != before);
-                before = i / columns;
+            const unsigned least = tiles / p.clusters, more = tiles - least * p.clusters;
+            unsigned left = least + (turn < more), i = turn * least + (turn < more ? turn : more),
+                     row = i / p.columns, column = i - row * p.columns;
+            for (bool reads_a = true; left; left--) {
+                body(row, column, reads_a);
+                const bool ends = ++column == p.columns;
+                if (ends) column = 0, row++;
+                reads_a = ends || !keeps_a();
             }
         } else {
-            for (unsigned i = turn; i < tiles; i += turns) body(i % rows, i / rows, true);
+            for (unsigned i = turn; i < tiles; i += p.clusters) {
+                const unsigned column = p.rows == 1 ? i : i / p.rows;
+                body(i - column * p.rows, column, true);
+            }
         }
     }
 };

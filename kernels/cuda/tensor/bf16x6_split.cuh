@@ -18,7 +18,8 @@ namespace bf16x6 {
 
 static const unsigned K = BF16X6_K, STEPS = K / 16, GROUP = 128; /* GROUP: threads of a warpgroup */
 static const unsigned LINE = 128;                                /* bytes of a row of a tile or plane */
-static const unsigned PLANE_BYTES = K * BF16X6_COLUMNS * 2, PLANES_BYTES = 3 * PLANE_BYTES;
+template <unsigned W> constexpr unsigned PLANE_BYTES = K *W * 2; /* W: columns of a tile */
+template <unsigned W> constexpr unsigned PLANES_BYTES = 3 * PLANE_BYTES<W>;
 
 /* Two floats as pairs of bfloat16. What is left for the lowest ones has at most 8 bits: they are exact.
    Infinities and NaN become NaN. */
@@ -84,13 +85,13 @@ static __device__ void load_a_transposed(fragments &a, const char *tile, unsigne
 }
 
 /* Eight floats as 16 bytes of each plane. */
-static __device__ void put_planes(char *at, const float (&x)[8]) {
+template <unsigned W> static __device__ void put_planes(char *at, const float (&x)[8]) {
     uint32_t of[3][4];
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) split(x[2 * i], x[2 * i + 1], of[0][i], of[1][i], of[2][i]);
 #pragma unroll
     for (unsigned i = 0; i < 3; i++)
-        *(uint4 *)(at + i * PLANE_BYTES) = make_uint4(of[i][0], of[i][1], of[i][2], of[i][3]);
+        *(uint4 *)(at + i * PLANE_BYTES<W>) = make_uint4(of[i][0], of[i][1], of[i][2], of[i][3]);
 }
 
 /* The planes of a tile with k along its columns, two boxes of 64 of k and 32 columns: a line for each k, in
@@ -106,25 +107,43 @@ static __device__ void split_b_by_k(char *planes, const char *tile, unsigned war
         const char *const from = tile + box * (K * LINE);
         const float4 x = *(const float4 *)(from + at_unit(k, eight * 2)),
                      y = *(const float4 *)(from + at_unit(k, eight * 2 + 1));
-        put_planes(planes + at_unit(warp * 16 + to, box * 4 + eight),
-                   {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w});
+        put_planes<BF16X6_COLUMNS>(planes + at_unit(warp * 16 + to, box * 4 + eight),
+                                   {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w});
+    }
+}
+
+/* The same of 72 columns, three boxes; the planes have 1 KB for eight columns, 16 bytes of each k. */
+static __device__ void split_b_by_k_wide(char *planes, const char *tile, unsigned warp, unsigned lane) {
+    const unsigned octets = BF16X6_WIDE / 8, eighth = lane % 8;
+#pragma unroll 1
+    for (unsigned i = lane / 8; i < 2 * octets; i += 4) {
+        const unsigned octet = i % octets,
+                       row = (eighth % 2 + eighth / 2 % 2 * 4 + eighth / 4 * 10) ^ (i / octets * 2),
+                       to = row % 2 + row / 4 * 2 + row / 2 % 2 * 8, k = warp * 16 + row;
+        const char *const from = tile + octet / 4 * (K * LINE);
+        const float4 x = *(const float4 *)(from + at_unit(k, octet % 4 * 2)),
+                     y = *(const float4 *)(from + at_unit(k, octet % 4 * 2 + 1));
+        put_planes<BF16X6_WIDE>(planes + octet * (K * 16) + (warp * 16 + to) * 16,
+                                {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w});
     }
 }
 
 /* The same with k along its rows, two boxes of 64 rows and 32 of k: a line for each column of op(B). */
+template <unsigned W>
 static __device__ void split_b_by_columns(char *planes, const char *tile, unsigned warp, unsigned lane) {
     const unsigned step = lane / 8;
 #pragma unroll
-    for (unsigned i = 0; i < 2; i++) {
-        const unsigned row = (warp * 2 + i) * 8 + lane % 8;
-        const char *const from = tile + step / 2 * (BF16X6_COLUMNS * LINE);
+    for (unsigned i = 0; i < (W + 31) / 32; i++) {
+        const unsigned row = (warp + 4 * i) * 8 + lane % 8;
+        const char *const from = tile + step / 2 * (W * LINE);
+        if (row >= W) break;
         float4 x[4];
 #pragma unroll
         for (unsigned u = 0; u < 4; u++) x[u] = *(const float4 *)(from + at_unit(row, step % 2 * 4 + u));
-        put_planes(planes + at_unit(row, step * 2),
-                   {x[0].x, x[0].y, x[1].x, x[1].y, x[2].x, x[2].y, x[3].x, x[3].y});
-        put_planes(planes + at_unit(row, step * 2 + 1),
-                   {x[0].z, x[0].w, x[1].z, x[1].w, x[2].z, x[2].w, x[3].z, x[3].w});
+        put_planes<W>(planes + at_unit(row, step * 2),
+                      {x[0].x, x[0].y, x[1].x, x[1].y, x[2].x, x[2].y, x[3].x, x[3].y});
+        put_planes<W>(planes + at_unit(row, step * 2 + 1),
+                      {x[0].z, x[0].w, x[1].z, x[1].w, x[2].z, x[2].w, x[3].z, x[3].w});
     }
 }
 

@@ -9,7 +9,9 @@
 namespace bf16x6 {
 
 static const unsigned CONSUMERS = 2 * GROUP; /* threads */
-static const unsigned SLOTS = 8;             /* of a thread: four sums each */
+/* Of a thread, four sums each: enough for a block of eight that receives two octets. */
+template <unsigned W> constexpr unsigned SLOTS = W == BF16X6_WIDE ? 14 : 8;
+template <unsigned W> constexpr unsigned SLOTS_BYTES = SLOTS<W> * 32 * sizeof(float4); /* of a warp */
 
 /* A barrier of the consumers. */
 static __device__ void consumers_sync() {
@@ -20,6 +22,23 @@ static __device__ float2 load_pair(const float *at, bool both) {
     return both ? *(const float2 *)at : make_float2(*at, 0);
 }
 
+/* Asynchronous: wait with copies_wait. */
+static __device__ void copy_pair(float2 *to, const float *at, bool both) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    if (both)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" : : "r"(address), "l"(at) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(address), "l"(at) : "memory");
+#endif
+}
+
+static __device__ void copies_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
+
 static __device__ void store_pair(float *at, float2 pair, bool both) {
     if (both)
         *(float2 *)at = pair;
@@ -27,58 +46,70 @@ static __device__ void store_pair(float *at, float2 pair, bool both) {
         *at = pair.x;
 }
 
-/* A block in its cluster. Eight columns of a tile, `eighth` 0 to 7, belong to block owner(eighth). */
+/* A block in its cluster. Eight columns of a tile, octet 0 to 7 or 8, belong to block owner(octet). */
 struct cluster_place {
-    unsigned parts, part, first, count; /* the eighths of this block */
+    const unsigned (&first_of_part)[BF16X6_MOST_PARTS + 1];
+    unsigned parts, part, first, count; /* the octets of this block */
 
-    __device__ explicit cluster_place(unsigned all) : parts(all), part(uniform(cluster_rank())) {
-        first = first_of_part(part);
-        count = first_of_part(part + 1) - first;
-    }
-    __device__ unsigned first_of_part(unsigned which) const {
-        return (8 * which + parts - 1) / parts;
-    }
-    __device__ unsigned owner(unsigned eighth) const {
-        return eighth * parts / 8;
+    __device__ explicit cluster_place(const bf16x6_product &p)
+        : first_of_part(p.octet), parts(p.parts), part(uniform(cluster_rank())), first(p.octet[part]),
+          count(p.octet[part + 1] - first) {}
+    template <unsigned W> __device__ unsigned owner(unsigned octet) const {
+        return octet * parts / (W / 8);
     }
 };
 
-/* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each eighth. */
-template <bool A_T> struct tile_store {
+/* A tile of C, counted in tiles. */
+struct tile_place {
+    unsigned row, column;
+};
+
+/* All lanes of a warp. */
+template <unsigned N> static __device__ bool all_finite(const float (&sums)[N]) {
+    float zero = 0;
+#pragma unroll
+    for (unsigned i = 0; i < N; i++) zero += 0 * sums[i];
+    return !__any_sync(0xffffffffu, zero != 0);
+}
+
+/* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each octet. */
+template <bool A_T, unsigned W> struct tile_store {
+    static constexpr unsigned OCTETS = W / 8, INPUTS = 2 * ((OCTETS + 1) / 2);
     const bf16x6_product &p;
     const sink<float> &out;
     const slope<float> &back;
     const cluster_place &own;
-    float4 *slots;    /* [SLOTS][CONSUMERS] */
-    float *warp_sums; /* [8][BF16X6_COLUMNS]: sums of the columns of each warp */
+    float4 *slots;    /* of this thread: [SLOTS][32], those of a warp beside each other */
+    float *warp_sums; /* [8][W]: sums of the columns of each warp */
+    float2 *inputs;   /* of this thread, with parts: what the epilogue reads, [2][INPUTS][CONSUMERS] */
     uint64_t *received;
     unsigned row, column;
 
     __device__ float4 &slot(unsigned i) const {
-        return slots[i * CONSUMERS + threadIdx.x];
+        return slots[i * 32];
     }
 
-    /* Puts the sums of the own eighths into the first slots: those of all parts, in a fixed order. */
-    __device__ void add_parts(const float (&sums)[32]) const {
-        const unsigned share = (7 + own.parts) / own.parts;
+    /* Puts the sums of the own octets into the first slots: those of all parts, in a fixed order. */
+    __device__ void add_parts(const float (&sums)[W / 2]) const {
+        const unsigned share = p.octet[1]; /* the most */
         const auto four = [&](unsigned j) {
             return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
         };
         if (own.parts > 1 && threadIdx.x == 0)
             mbarrier_expect_tx(received, (own.parts - 1) * own.count * CONSUMERS * sizeof(float4));
 #pragma unroll
-        for (unsigned j = 0; j < 8; j++) {
-            const unsigned to = own.owner(j);
+        for (unsigned j = 0; j < OCTETS; j++) {
+            const unsigned to = own.template owner<W>(j);
             if (to == own.part) continue;
-            const unsigned at = (own.part - (own.part > to)) * share + j - own.first_of_part(to);
+            const unsigned at = (own.part - (own.part > to)) * share + j - own.first_of_part[to];
             const float4 words = four(j);
             cluster_send((const uint4 *)&slot(at), to, *(const uint4 *)&words, received);
         }
         __syncwarp();
         if (own.parts > 1) mbarrier_wait(received, 0);
 #pragma unroll
-        for (unsigned j = 0; j < 8; j++) {
-            if (own.owner(j) != own.part) continue;
+        for (unsigned j = 0; j < OCTETS; j++) {
+            if (own.template owner<W>(j) != own.part) continue;
             float4 total = four(j);
             for (unsigned other = 0; other + 1 < own.parts; other++) {
                 const float4 more = slot(other * share + j - own.first);
@@ -99,7 +130,23 @@ template <bool A_T> struct tile_store {
         return sum;
     }
 
-    /* C = finish(index in C, column, sums, both inside?) for the pairs of this thread. */
+    /* Requests what the epilogue reads: it arrives while the parts are added. */
+    __device__ void request_inputs() const {
+        for (unsigned i = 0; i < 2 * own.count; i++) {
+            const unsigned y = row + i % 2 * ROWS_APART<A_T>, x = column + (own.first + i / 2) * 8;
+            if (y >= p.m || x >= p.n) continue;
+            if (out.bias) copy_pair(input(0, i), out.bias + x, x + 1 < p.n);
+            if (back.on) copy_pair(input(0, i), back.output + y * out.ldc + x, x + 1 < p.n);
+            if (back.pre) copy_pair(input(1, i), back.pre + y * out.ldc + x, x + 1 < p.n);
+        }
+    }
+
+    /* Pair i of array `which`: bias, or output of the activation (0), or its input (1). */
+    __device__ float2 *input(unsigned which, unsigned i) const {
+        return inputs + (which * INPUTS + i) * CONSUMERS;
+    }
+
+    /* C = finish(index in C, column, which pair, sums, both inside?) for the pairs of this thread. */
     template <typename F> __device__ void each_pair(F finish) const {
 #pragma unroll 1
         for (unsigned i = 0; i < own.count; i++) {
@@ -114,7 +161,7 @@ template <bool A_T> struct tile_store {
                 const float2 sums = {repaired(h ? four.z : four.x, y, x),
                                      both ? repaired(h ? four.w : four.y, y, x + 1) : 0};
                 const size_t at = y * out.ldc + x;
-                const float2 values = finish(at, x, sums, both);
+                const float2 values = finish(at, x, i * 2 + h, sums, both);
                 store_pair(out.c + at, values, both);
                 totals.x += values.x, totals.y += values.y;
             }
@@ -122,14 +169,14 @@ template <bool A_T> struct tile_store {
         }
     }
 
-    __device__ void put_warp_sums(unsigned eighth, float2 totals) const {
+    __device__ void put_warp_sums(unsigned octet, float2 totals) const {
 #pragma unroll
         for (unsigned offset = 4; offset < 32; offset *= 2) {
             totals.x += __shfl_xor_sync(0xffffffffu, totals.x, offset);
             totals.y += __shfl_xor_sync(0xffffffffu, totals.y, offset);
         }
         const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        if (lane < 4) *(float2 *)&warp_sums[warp * BF16X6_COLUMNS + eighth * 8 + lane * 2] = totals;
+        if (lane < 4) *(float2 *)&warp_sums[warp * W + octet * 8 + lane * 2] = totals;
     }
 
     __device__ float2 scaled(size_t at, float2 sums, bool both) const {
@@ -144,8 +191,8 @@ template <bool A_T> struct tile_store {
     __device__ void store_forward() const {
         with_activation(
             out.activation, [&]<enum activation A>() {
-                each_pair([&](size_t at, unsigned x, float2 sums, bool both) {
-                    const float2 bias = load_pair(out.bias + x, both);
+                each_pair([&](size_t at, unsigned x, unsigned i, float2 sums, bool both) {
+                    const float2 bias = own.parts > 1 ? *input(0, i) : load_pair(out.bias + x, both);
                     float2 z = scaled(at, sums, both);
                     z.x += bias.x;
                     z.y += bias.y;
@@ -159,9 +206,12 @@ template <bool A_T> struct tile_store {
         with_activation(
             back.activation, [&]<enum activation A>() {
                 constexpr bool needs_input = ACTIVATIONS_NEEDING_INPUT >> A & 1;
-                each_pair([&](size_t at, unsigned, float2 sums, bool both) {
-                    const float2 y = load_pair(back.output + at, both),
-                                 z = needs_input ? load_pair(back.pre + at, both) : make_float2(0, 0),
+                each_pair([&](size_t at, unsigned, unsigned i, float2 sums, bool both) {
+                    const bool here = own.parts > 1;
+                    const float2 y = here ? *input(0, i) : load_pair(back.output + at, both),
+                                 z = !needs_input ? make_float2(0, 0)
+                                     : here       ? *input(1, i)
+                                                  : load_pair(back.pre + at, both),
                                  g = scaled(at, sums, both);
                     return make_float2(g.x * derivative(A, z.x, y.x), g.y * derivative(A, z.y, y.y));
                 });
@@ -169,19 +219,16 @@ template <bool A_T> struct tile_store {
     }
 
     /* A whole tile from registers, if it needs no more than that. */
-    __device__ bool store_directly(const float (&sums)[32]) const {
+    __device__ bool store_directly(const float (&sums)[W / 2]) const {
         if (own.parts > 1 || back.on || out.bias || out.beta != 0) return false;
-        float zero = 0;
-#pragma unroll
-        for (unsigned i = 0; i < 32; i++) zero += 0 * sums[i];
-        if (__any_sync(0xffffffffu, zero != 0)) return false;
+        if (!all_finite(sums)) return false;
 #pragma unroll
         for (unsigned h = 0; h < 2; h++) {
             const unsigned y = row + h * ROWS_APART<A_T>;
             float *const at = out.c + y * out.ldc + column;
             if (y >= p.m) continue;
 #pragma unroll
-            for (unsigned j = 0; j < 8; j++) {
+            for (unsigned j = 0; j < OCTETS; j++) {
                 const unsigned x = column + j * 8;
                 if (x < p.n)
                     store_pair(at + j * 8,
@@ -193,19 +240,18 @@ template <bool A_T> struct tile_store {
     }
 
     /* The sums of the columns; over several tiles of rows, the last block of these columns to finish adds
-       them in the order of the tiles. tile_row, tile_column: of the tile. */
-    __device__ void sum_columns(unsigned tile_row, unsigned tile_column, unsigned *last) const {
-        const unsigned tiles = (p.m + BF16X6_ROWS - 1) / BF16X6_ROWS,
-                       x = (tile_column * 8 + own.first) * 8 + threadIdx.x;
+       them in the order of the tiles. */
+    __device__ void sum_columns(tile_place tile, unsigned *last) const {
+        const unsigned tiles = p.rows, x = tile.column * W + own.first * 8 + threadIdx.x;
         const bool mine = threadIdx.x < own.count * 8 && x < p.n;
         float *const partials = (float *)p.reduction.scratch + x;
         float total = 0;
         consumers_sync();
         if (mine)
-            for (unsigned warp = 0; warp < 8; warp++) total += warp_sums[warp * BF16X6_COLUMNS + threadIdx.x];
-        if (mine) (tiles > 1 ? partials + (size_t)tile_row * p.n : back.column_sums + x)[0] = total;
+            for (unsigned warp = 0; warp < 8; warp++) total += warp_sums[warp * W + threadIdx.x];
+        if (mine) (tiles > 1 ? partials + (size_t)tile.row * p.n : back.column_sums + x)[0] = total;
         if (tiles > 1) {
-            unsigned *const ticket = p.reduction.tickets + tile_column * own.parts + own.part;
+            unsigned *const ticket = p.reduction.tickets + tile.column * own.parts + own.part;
             __threadfence();
             consumers_sync();
             if (threadIdx.x == 0) {
@@ -219,17 +265,19 @@ template <bool A_T> struct tile_store {
         consumers_sync(); /* before the sums of the next tile */
     }
 
-    /* C. tile_row, tile_column: of the tile; last: a word of shared memory. */
-    __device__ void store(const float (&sums)[32], unsigned tile_row, unsigned tile_column,
-                          unsigned *last) const {
+    /* C. last: a word of shared memory. */
+    __device__ void store(const float (&sums)[W / 2], tile_place tile, unsigned *last) const {
         if (store_directly(sums)) return;
+        if (own.parts > 1 && (out.bias || back.on)) request_inputs();
         add_parts(sums);
+        copies_wait();
         if constexpr (!A_T) { /* a weight gradient has no epilogue */
             if (back.on) store_backward();
-            if (back.on) return sum_columns(tile_row, tile_column, last);
+            if (back.on) return sum_columns(tile, last);
             if (out.bias) return store_forward();
         }
-        each_pair([&](size_t at, unsigned, float2 pair, bool both) { return scaled(at, pair, both); });
+        each_pair(
+            [&](size_t at, unsigned, unsigned, float2 pair, bool both) { return scaled(at, pair, both); });
     }
 };
 

@@ -6,70 +6,72 @@
               pass of its own.
    Pipeline   one thread copies 64 of k of A and B to a ring buffer (tensor maps); a warpgroup splits B into
               planes in shared memory; two warpgroups split A on the way to registers, and multiply 64 x 64
-              each: while the tensor cores have one stage, they split the next.
+              (or 64 x 72) each, in turns: while the tensor cores have a stage of one, the other splits.
    Parts      for few tiles: blocks of a cluster share the k of a tile (bf16x6_store.cuh).
+   Update     weight gradients may update the weights themselves (bf16x6_update.cuh).
    Bound by   long k: tensor cores, six times the flops at their bf16 rate, and as much by shared memory;
               short k: the start, and the exchange of sums (docs/tensor-cores.md) */
 #include "kernels/cuda/tensor/bf16x6_ring.cuh"
-#include "kernels/cuda/tensor/bf16x6_store.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 namespace bf16x6 {
 
-/* A_T: A is transposed (TN). B_BY_K: memory has a row of B for each k (NN, TN); otherwise one for each column
-   of op(B) (NT). */
-
-template <bool A_T, bool B_BY_K>
+template <typename V>
 static __device__ void copy_stage(const bf16x6_product &p, char *stage, uint64_t *full, unsigned row,
                                   unsigned column, unsigned k, bool reads_a) {
-    char *const b = stage + A_BYTES;
-    mbarrier_expect_tx(full, reads_a ? STAGE_BYTES : STAGE_BYTES - A_BYTES);
-    if (A_T && reads_a)
+    char *const b = stage + V::A_BYTES;
+    mbarrier_expect_tx(full, reads_a ? V::STAGE_BYTES : V::B_BYTES);
+    if (V::A_T && reads_a)
 #pragma unroll
         for (unsigned i = 0; i < BF16X6_ROWS / 32; i++)
             tensor_load(stage + i * (K * LINE), p.a, row + 32 * i, k, full);
-    if (!A_T && reads_a)
+    if (!V::A_T && reads_a)
 #pragma unroll
         for (unsigned i = 0; i < 2; i++)
             tensor_load(stage + i * (BF16X6_ROWS * LINE), p.a, k + 32 * i, row, full);
 #pragma unroll
-    for (unsigned i = 0; i < 2; i++)
-        tensor_load(b + i * (K * LINE), p.b, (B_BY_K ? column : k) + 32 * i, B_BY_K ? k : column, full);
+    for (unsigned i = 0; V::B_BY_K && i < V::B_COLUMNS / 32; i++)
+        tensor_load(b + i * (K * LINE), p.b, column + 32 * i, k, full);
+#pragma unroll
+    for (unsigned i = 0; !V::B_BY_K && i < 2; i++)
+        tensor_load(b + i * (V::W * LINE), p.b, k + 32 * i, column, full);
 }
 
 /* One thread. */
-template <bool A_T, bool B_BY_K>
+template <typename V>
 static __device__ void produce(const bf16x6_product &p, char *shared, const barriers &ring,
                                const cluster_place &own) {
-    const schedule<A_T> all(p, own);
-    ring_place<STAGES> use;
-    all.each(own, [&](unsigned row, unsigned column, bool reads_a) {
+    const schedule<V::A_T> all(p, own);
+    ring_place<V::STAGES> use;
+    all.each([&](unsigned row, unsigned column, bool reads_a) {
         for (unsigned k = all.first; k < all.end; k++, use.next()) {
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
-            copy_stage<A_T, B_BY_K>(p, shared + use.stage * STAGE_BYTES, ring.full + use.stage,
-                                    row * BF16X6_ROWS, column * BF16X6_COLUMNS, k * K, reads_a);
+            copy_stage<V>(p, shared + V::STAGES_AT + use.stage * V::STAGE_BYTES, ring.full + use.stage,
+                          row * BF16X6_ROWS, column * V::W, k * K, reads_a);
         }
     });
 }
 
 /* A warpgroup: the planes of B. */
-template <bool A_T, bool B_BY_K>
+template <typename V>
 static __device__ void split_all(const bf16x6_product &p, char *shared, const barriers &ring,
                                  const cluster_place &own) {
-    const schedule<A_T> all(p, own);
+    const schedule<V::A_T> all(p, own);
     const unsigned warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
-    ring_place<STAGES> use;
-    ring_place<PLANE_STAGES> to;
-    all.each(own, [&](unsigned, unsigned, bool) {
+    ring_place<V::STAGES> use;
+    ring_place<V::PLANE_STAGES> to;
+    all.each([&](unsigned, unsigned, bool) {
         for (unsigned k = all.first; k < all.end; k++, use.next(), to.next()) {
-            const char *const tile = shared + use.stage * STAGE_BYTES + A_BYTES;
-            char *const planes = shared + PLANES_AT + to.stage * PLANES_BYTES;
+            const char *const tile = shared + V::STAGES_AT + use.stage * V::STAGE_BYTES + V::A_BYTES;
+            char *const planes = shared + V::PLANES_AT + to.stage * PLANES_BYTES<V::W>;
             mbarrier_wait(ring.full + use.stage, use.round);
             if (to.round) mbarrier_wait(ring.multiplied + to.stage, to.round - 1);
-            if constexpr (B_BY_K)
-                split_b_by_k<A_T>(planes, tile, warp, lane);
+            if constexpr (!V::B_BY_K)
+                split_b_by_columns<V::W>(planes, tile, warp, lane);
+            else if constexpr (V::W == BF16X6_WIDE)
+                split_b_by_k_wide(planes, tile, warp, lane);
             else
-                split_b_by_columns(planes, tile, warp, lane);
+                split_b_by_k<V::A_T>(planes, tile, warp, lane);
             wgmma_written();
             warp_arrives(ring.split + to.stage);
             warp_arrives(ring.empty + use.stage);
@@ -77,67 +79,99 @@ static __device__ void split_all(const bf16x6_product &p, char *shared, const ba
     });
 }
 
-/* D += A B, or D = A B unless `adds`: 64 rows, 64 columns, k = 16; A in registers. */
+/* D += A B, or D = A B unless `adds`: 64 rows, 64 or 72 columns, k = 16; A in registers. */
+#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 template <bool B_BY_K>
 static __device__ void multiply_16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
-#    define D8(i)                                                                                   \
-        "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-            "+f"(d[i + 6]), "+f"(d[i + 7])
     asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "{%32, %33, %34, %35}, %36, adds, 1, 1, %38; }"
-                 : D8(0), D8(8), D8(16), D8(24)
+                 : D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
-#    undef D8
 #endif
 }
 
-template <bool A_T, bool B_BY_K> struct consumer {
+template <bool B_BY_K>
+static __device__ void multiply_16(float (&d)[36], const uint32_t (&a)[4], uint64_t b, bool adds) {
+#ifdef HAVE_WGMMA
+    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %41, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35}, {%36, %37, %38, %39}, %40, adds, 1, 1, %42; }"
+                 : D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28), D4(32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
+#endif
+}
+#undef D4
+
+template <typename V> struct consumer {
     const barriers &ring;
     char *shared;
-    const unsigned lane, row; /* row: of the tile, the first of this thread */
-    ring_place<STAGES> from;
-    ring_place<PLANE_STAGES> of_b;
+    const unsigned group, lane, row; /* row: of the tile, the first of this thread */
+    ring_place<V::STAGES> from;
+    ring_place<V::PLANE_STAGES> of_b;
 
     __device__ consumer(const barriers &all, char *memory)
-        : ring(all), shared(memory), lane(threadIdx.x % 32),
-          row(uniform(threadIdx.x / GROUP) * 64 + first_row<A_T>(uniform(threadIdx.x / 32 % 4), lane)) {}
+        : ring(all), shared(memory), group(uniform(threadIdx.x / GROUP)), lane(threadIdx.x % 32),
+          row(group * 64 + first_row<V::A_T>(uniform(threadIdx.x / 32 % 4), lane)) {
+        if (group == 1) pass_turn();
+    }
 
     /* Loads the fragments of the next stage, unless they are kept. */
     __device__ void load(fragments &a, bool reads_a) {
-        const char *const tile = shared + from.stage * STAGE_BYTES;
+        const char *const tile = shared + V::STAGES_AT + from.stage * V::STAGE_BYTES;
         mbarrier_wait(ring.full + from.stage, from.round);
-        if (A_T && reads_a) load_a_transposed(a, tile, row, lane);
-        if (!A_T && reads_a) load_a(a, tile, row, lane);
+        if (V::A_T && reads_a) load_a_transposed(a, tile, row, lane);
+        if (!V::A_T && reads_a) load_a(a, tile, row, lane);
         warp_arrives(ring.empty + from.stage);
         from.next();
     }
 
-    static __device__ uint64_t descriptor(const char *at) {
-        return B_BY_K ? wgmma_swizzle128_transposed(at, PLANE_BYTES) : wgmma_swizzle128(at);
+    /* With parts of k, a block has one tile: after the last stage of k, nothing reads or writes this one. */
+    __device__ char *unused_stage() const {
+        return shared + V::STAGES_AT + from.stage * V::STAGE_BYTES;
     }
 
-    __device__ void multiply(float (&part)[32], const fragments &a) const {
-        const char *const b = shared + PLANES_AT + of_b.stage * PLANES_BYTES;
+    /* Of 16 of k of a plane. */
+    static __device__ uint64_t descriptor(const char *plane, unsigned step) {
+        if (!V::B_BY_K) return wgmma_swizzle128(plane + step * 32);
+        if (V::W == BF16X6_WIDE) return wgmma_plain_transposed(plane + step * 256, 128, K * 16);
+        return wgmma_swizzle128_transposed(plane + step * 16 * LINE, PLANE_BYTES<V::W>);
+    }
+
+    /* The warpgroups take turns: while one multiplies, the other one loads and splits A, or stores. Otherwise
+       both would wait for the tensor cores, then both leave them idle. */
+    __device__ void await_turn() const {
+        asm volatile("bar.sync %0, %1;" : : "r"(2 + group), "n"(CONSUMERS) : "memory");
+    }
+    __device__ void pass_turn() const {
+        asm volatile("bar.arrive %0, %1;" : : "r"(3 - group), "n"(CONSUMERS) : "memory");
+    }
+
+    __device__ void multiply(float (&part)[V::W / 2], const fragments &a) const {
+        const char *const b = shared + V::PLANES_AT + of_b.stage * PLANES_BYTES<V::W>;
         constexpr unsigned planes[6][2] = {{2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}, {0, 0}}; /* 0: high */
         mbarrier_wait(ring.split + of_b.stage, of_b.round);
+        await_turn();
         wgmma_fence();
 #pragma unroll
         for (unsigned x = 0; x < 6; x++)
 #pragma unroll
             for (unsigned step = 0; step < STEPS; step++)
-                multiply_16<B_BY_K>(
-                    part, a.of[planes[x][0]][step],
-                    descriptor(b + planes[x][1] * PLANE_BYTES + step * (B_BY_K ? 16 * LINE : 32)), x || step);
+                multiply_16<V::B_BY_K>(part, a.of[planes[x][0]][step],
+                                       descriptor(b + planes[x][1] * PLANE_BYTES<V::W>, step), x || step);
         wgmma_commit();
+        pass_turn();
     }
 
     /* sums += a stage, or = the first one. While the tensor cores have it: meanwhile(). */
-    template <typename F> __device__ void add(float (&sums)[32], fragments &now, bool first, F meanwhile) {
-        float part[32];
+    template <typename F>
+    __device__ void add(float (&sums)[V::W / 2], fragments &now, bool first, F meanwhile) {
+        float part[V::W / 2];
         multiply(part, now);
         meanwhile();
         wgmma_wait<0>();
@@ -145,13 +179,13 @@ template <bool A_T, bool B_BY_K> struct consumer {
         warp_arrives(ring.multiplied + of_b.stage);
         of_b.next();
 #pragma unroll
-        for (unsigned i = 0; i < 32; i++) sums[i] = first ? part[i] : sums[i] + part[i];
+        for (unsigned i = 0; i < V::W / 2; i++) sums[i] = first ? part[i] : sums[i] + part[i];
     }
 
     /* sums = a tile, over `stages` of k. before() runs while the first one is multiplied: it may read the
        sums of the tile before. */
     template <typename F>
-    __device__ void sum_tile(float (&sums)[32], fragments &even, fragments &odd, unsigned stages,
+    __device__ void sum_tile(float (&sums)[V::W / 2], fragments &even, fragments &odd, unsigned stages,
                              bool reads_a, F before) {
         load(even, reads_a);
         add(sums, even, true, [&] {
@@ -171,46 +205,55 @@ template <bool A_T, bool B_BY_K> struct consumer {
     }
 };
 
-template <bool A_T, bool B_BY_K>
+template <typename V>
 static __device__ void consume(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
-                               char *shared, const barriers &ring, const cluster_place &own) {
-    const schedule<A_T> all(p, own);
-    consumer<A_T, B_BY_K> body(ring, shared);
-    const unsigned none = ~0u;
-    unsigned tile_row = 0,
-             tile_column = none; /* of the sums, which are stored while the next tile is multiplied */
-    float sums[32];
+                               const bf16x6_weights *weights, char *shared, const barriers &ring,
+                               const cluster_place &own) {
+    const schedule<V::A_T> all(p, own);
+    const unsigned warp = threadIdx.x / 32, none = ~0u;
+    char *const area = shared + AREAS_AT + warp * AREA_BYTES<V::ARRAYS, V::W>;
+    consumer<V> body(ring, shared);
+    weight_updater<V::ARRAYS> updater(weights, area, ring.weights + warp * WEIGHT_BOXES);
+    tile_place tile = {0, none}; /* of the sums, which are stored while the next tile is multiplied */
+    float sums[V::W / 2];
     fragments even, odd;
-    const auto store = [&] {
-        const tile_store<A_T> to = {p,
-                                    out,
-                                    back,
-                                    own,
-                                    (float4 *)(shared + SLOTS_AT),
-                                    (float *)(shared + WARP_SUMS_AT),
-                                    ring.received,
-                                    tile_row * BF16X6_ROWS + body.row,
-                                    tile_column * BF16X6_COLUMNS + body.lane % 4 * 2};
-        if (tile_column != none) to.store(sums, tile_row, tile_column, (unsigned *)(ring.received + 1));
+    const auto store = [&](bool last, tile_place next) {
+        const tile_store<V::A_T, V::W> to = {p,
+                                             out,
+                                             back,
+                                             own,
+                                             (float4 *)area + threadIdx.x % 32,
+                                             (float *)(shared + WARP_SUMS_AT),
+                                             (float2 *)body.unused_stage() + threadIdx.x,
+                                             ring.received,
+                                             tile.row * BF16X6_ROWS + body.row,
+                                             tile.column * V::W + body.lane % 4 * 2};
+        if (tile.column == none) return;
+        if constexpr (V::ARRAYS == 0)
+            to.store(sums, tile, (unsigned *)(ring.received + 1));
+        else
+            updater.store(to, sums, last, next);
     };
-    all.each(own, [&](unsigned row, unsigned column, bool reads_a) {
+    all.each([&](unsigned row, unsigned column, bool reads_a) {
+        const tile_place next = {row, column};
+        if constexpr (V::ARRAYS > 0)
+            if (tile.column == none && updater.on && own.parts == 1) updater.request_all(next);
         body.sum_tile(sums, even, odd, all.end - all.first, reads_a, [&] {
-            if constexpr (A_T) store();
+            if constexpr (V::A_T) store(false, next);
         });
-        tile_row = row, tile_column = column;
-        if constexpr (!A_T) store();
+        tile = next;
+        if constexpr (!V::A_T) store(false, next);
     });
-    if constexpr (A_T) store();
+    if (body.group == 0) body.await_turn(); /* the last turn that was passed */
+    if constexpr (V::A_T) store(true, tile);
 }
 
-template <bool A_T, bool B_BY_K>
-__global__ void __launch_bounds__(THREADS, 1)
-    bf16x6_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
-                  const __grid_constant__ slope<float> back) {
-#ifdef HAVE_WGMMA
+template <typename V>
+static __device__ void run(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
+                           const bf16x6_weights *weights) {
     extern __shared__ __align__(1024) char shared[];
     const barriers ring(shared);
-    const cluster_place own(p.parts);
+    const cluster_place own(p);
     const unsigned group = uniform(threadIdx.x / GROUP);
     if (threadIdx.x == PRODUCER * GROUP) {
         tensor_map_prefetch(p.a);
@@ -219,26 +262,65 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     cluster_barrier_of_reads(); /* mbarrier_init has a fence */
     if (group == PRODUCER) {
-        warpgroup_fewer_registers<PRODUCER_REGISTERS<A_T>>();
-        if (threadIdx.x == PRODUCER * GROUP) produce<A_T, B_BY_K>(p, shared, ring, own);
+        warpgroup_fewer_registers<V::PRODUCER_REGISTERS>();
+        if (threadIdx.x == PRODUCER * GROUP) produce<V>(p, shared, ring, own);
     } else if (group == SPLITTER) {
-        warpgroup_fewer_registers<SPLITTER_REGISTERS<A_T>>();
-        split_all<A_T, B_BY_K>(p, shared, ring, own);
+        warpgroup_fewer_registers<V::SPLITTER_REGISTERS>();
+        split_all<V>(p, shared, ring, own);
     } else {
-        warpgroup_more_registers<CONSUMER_REGISTERS<A_T>>();
-        consume<A_T, B_BY_K>(p, out, back, shared, ring, own);
+        warpgroup_more_registers<V::CONSUMER_REGISTERS>();
+        consume<V>(p, out, back, weights, shared, ring, own);
     }
+}
+
+template <bool A_T, bool B_BY_K, unsigned W>
+__global__ void __launch_bounds__(THREADS, 1)
+    bf16x6_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
+                  const __grid_constant__ slope<float> back) {
+#ifdef HAVE_WGMMA
+    run<variant<A_T, B_BY_K, 0, W>>(p, out, back, NULL);
+#endif
+}
+
+/* A weight gradient that updates the weights. */
+template <int ARRAYS>
+__global__ void __launch_bounds__(THREADS, 1)
+    bf16x6_update_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
+                         const __grid_constant__ slope<float> back,
+                         const __grid_constant__ bf16x6_weights weights) {
+#ifdef HAVE_WGMMA
+    run<variant<true, true, ARRAYS, BF16X6_COLUMNS>>(p, out, back, &weights);
 #endif
 }
 
 /* --- the host --- */
 
 typedef void kernel(bf16x6_product, sink<float>, slope<float>);
+typedef void update_kernel(bf16x6_product, sink<float>, slope<float>, bf16x6_weights);
 
-static kernel *kernel_of(enum gemm_op op) {
-    return op == GEMM_NN   ? bf16x6_kernel<false, true>
-           : op == GEMM_TN ? bf16x6_kernel<true, true>
-                           : bf16x6_kernel<false, false>;
+/* A kernel and the shared memory of its blocks. */
+template <typename F> struct launchable {
+    F *function;
+    unsigned bytes;
+};
+
+template <bool A_T, bool B_BY_K, unsigned W>
+constexpr launchable<kernel> LAUNCHABLE = {bf16x6_kernel<A_T, B_BY_K, W>,
+                                           variant<A_T, B_BY_K, 0, W>::SHARED_BYTES};
+
+static launchable<kernel> kernel_of(enum gemm_op op, bool wide) {
+    if (op == GEMM_TN) return LAUNCHABLE<true, true, BF16X6_COLUMNS>;
+    if (op == GEMM_NN)
+        return wide ? LAUNCHABLE<false, true, BF16X6_WIDE> : LAUNCHABLE<false, true, BF16X6_COLUMNS>;
+    return wide ? LAUNCHABLE<false, false, BF16X6_WIDE> : LAUNCHABLE<false, false, BF16X6_COLUMNS>;
+}
+
+template <int ARRAYS> static launchable<update_kernel> update_kernel_of() {
+    return {bf16x6_update_kernel<ARRAYS>, variant<true, true, ARRAYS, BF16X6_COLUMNS>::SHARED_BYTES};
+}
+
+template <typename F> static bool usable(const launchable<F> &one) {
+    return cuda_allows_wgmma((const void *)one.function, one.bytes);
 }
 
 } // namespace bf16x6
@@ -246,20 +328,26 @@ static kernel *kernel_of(enum gemm_op op) {
 bool bf16x6_open(void) {
     using namespace bf16x6;
     for (int op = GEMM_NN; op <= GEMM_NT; op++)
-        if (!cuda_allows_wgmma((const void *)kernel_of((enum gemm_op)op), SHARED_BYTES)) return false;
-    return true;
+        if (!usable(kernel_of((enum gemm_op)op, false)) || !usable(kernel_of((enum gemm_op)op, true)))
+            return false;
+    return usable(update_kernel_of<1>()) && usable(update_kernel_of<2>());
 }
 
 unsigned bf16x6_clusters(unsigned blocks) {
-    using namespace bf16x6;
-    return clusters_that_fit((const void *)kernel_of(GEMM_NN), blocks, THREADS, SHARED_BYTES);
+    const auto one = bf16x6::kernel_of(GEMM_NN, false);
+    return clusters_that_fit((const void *)one.function, blocks, bf16x6::THREADS, one.bytes);
 }
 
 void bf16x6_launch(enum gemm_op op, const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
-                   unsigned processors, cuda_launcher &launcher) {
-    using namespace bf16x6;
-    const unsigned tiles = blocks_for(p.m, BF16X6_ROWS) * blocks_for(p.n, BF16X6_COLUMNS),
-                   most = p.parts > 1 ? tiles : processors; /* with parts of k, a tile each */
-    launch_cluster(launcher, "bf16x6_kernel", kernel_of(op), dim3((tiles < most ? tiles : most) * p.parts),
-                   THREADS, SHARED_BYTES, p.parts, p, out, back);
+                   cuda_launcher &launcher) {
+    const auto one = bf16x6::kernel_of(op, p.width == BF16X6_WIDE);
+    launch_cluster(launcher, "bf16x6_kernel", one.function, dim3(p.clusters * p.parts), bf16x6::THREADS,
+                   one.bytes, p.parts, p, out, back);
+}
+
+void bf16x6_launch_update(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
+                          const bf16x6_weights &weights, cuda_launcher &launcher) {
+    const auto one = weights.array[1] ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
+    launch_cluster(launcher, "bf16x6_update_kernel", one.function, dim3(p.clusters * p.parts),
+                   bf16x6::THREADS, one.bytes, p.parts, p, out, back, weights);
 }

@@ -13,6 +13,15 @@ __device__ inline unsigned cluster_rank() {
     return rank;
 }
 
+/* Of this cluster in the grid. */
+__device__ inline unsigned cluster_index() {
+    unsigned index = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+#endif
+    return index;
+}
+
 /* A barrier in two halves: what a block wrote before it arrives, to its own memory, that of its peers, or
    global memory, the others may read after they waited. All threads of all blocks call both. */
 __device__ inline void cluster_arrive() {

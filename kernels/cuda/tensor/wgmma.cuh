@@ -144,6 +144,13 @@ __device__ inline uint64_t wgmma_swizzle128_transposed(const void *at, uint32_t 
     return (address >> 4 & 0x3fff) | (uint64_t)(group >> 4) << 16 | eight_of_k >> 4 << 32 | layout << 62;
 }
 
+/* The same without a swizzle, in groups of 8 rows or columns, `group` bytes apart: 16 bytes of each k, and
+   `eight_of_k` bytes from eight k to the next. `at` is a multiple of 16. */
+__device__ inline uint64_t wgmma_plain_transposed(const void *at, uint32_t eight_of_k, uint32_t group) {
+    const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
+    return (address >> 4 & 0x3fff) | (uint64_t)(eight_of_k >> 4) << 16 | (uint64_t)(group >> 4) << 32;
+}
+
 /* Formats of A and B, both of 4 or 2 bytes. */
 enum wgmma_format { WGMMA_F16, WGMMA_BF16, WGMMA_TF32 };
 

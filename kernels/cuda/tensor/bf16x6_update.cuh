@@ -1,0 +1,134 @@
+/* The float32 GEMM by six bf16 products: weight gradients that update the weights themselves, in place of
+   storing the gradient. Each warp of the consumers requests the weights (and velocities) of its 16 rows of
+   the next tile as soon as it has updated those of this one: they arrive while the products run. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_UPDATE_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_UPDATE_CUH
+
+#include "kernels/cuda/ops/update_rule.cuh"
+#include "kernels/cuda/tensor/bf16x6_store.cuh"
+#include "kernels/cuda/tensor/tensor_map.cuh"
+
+namespace bf16x6 {
+
+/* Boxes of 16 rows and 32 columns: half a tile, of each array. A warp has memory for both halves. */
+static const unsigned BOX_ROWS = BF16X6_BOX_ROWS, BOX_BYTES = BOX_ROWS * LINE, WEIGHT_BOXES = 2;
+
+/* Bytes of shared memory of a warp: slots, or boxes. */
+template <int ARRAYS, unsigned W>
+constexpr unsigned AREA_BYTES = ARRAYS > 1 ? WEIGHT_BOXES *ARRAYS *BOX_BYTES : SLOTS_BYTES<W>;
+static_assert(WEIGHT_BOXES * BOX_BYTES <= SLOTS_BYTES<BF16X6_COLUMNS>);
+
+/* All lanes of a warp of the consumers. ARRAYS: weights, and velocities. */
+template <int ARRAYS> struct weight_updater {
+    const bf16x6_weights &w;
+    char *area;
+    uint64_t *arrived; /* [WEIGHT_BOXES] */
+    update_rates<float> rates;
+    bool on;            /* no step was bad */
+    unsigned round = 0; /* of the boxes */
+
+    __device__ weight_updater(const bf16x6_weights *weights, char *memory, uint64_t *barriers)
+        : w(*weights), area(memory), arrived(barriers), rates(UPDATE_SGD, w.rule, w.step),
+          on(!w.guard->bad_step) {}
+
+    /* Requests half a tile. */
+    __device__ void request(tile_place tile, unsigned half) const {
+        __syncwarp(); /* all lanes have read what was there */
+        if (threadIdx.x % 32) return;
+        mbarrier_expect_tx(arrived + half, ARRAYS * BOX_BYTES);
+#pragma unroll
+        for (unsigned i = 0; i < ARRAYS; i++)
+            tensor_load(area + (half * ARRAYS + i) * BOX_BYTES, w.map[i],
+                        tile.column * BF16X6_COLUMNS + half * 32,
+                        tile.row * BF16X6_ROWS + threadIdx.x / 32 * BOX_ROWS, arrived + half);
+    }
+
+    __device__ void request_all(tile_place tile) const {
+        for (unsigned half = 0; half < WEIGHT_BOXES; half++) request(tile, half);
+    }
+
+    /* The new values of pairs of weights and velocities. */
+    __device__ void update(float2 gradients, float2 (&of)[ARRAYS]) const {
+        float unused = 0;
+#pragma unroll
+        for (unsigned e = 0; e < 2; e++) {
+            float &m = ARRAYS < 2 ? unused : e ? of[ARRAYS - 1].y : of[ARRAYS - 1].x;
+            update_parameter<UPDATE_SGD>(w.rule, rates, e ? gradients.y : gradients.x, e ? of[0].y : of[0].x,
+                                         m, unused);
+        }
+    }
+
+    /* Half a tile, from the weights in a box. */
+    __device__ void update_half(const tile_store<true, BF16X6_COLUMNS> &to,
+                                const float (&sums)[BF16X6_COLUMNS / 2], unsigned half,
+                                const char *box) const {
+        const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+        for (unsigned h = 0; h < 2; h++) {
+            const unsigned y = to.row + h;
+            if (y >= to.p.m) continue;
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++) {
+                const unsigned x = to.column + (half * 4 + j) * 8, i = (half * 4 + j) * 4 + 2 * h;
+                const size_t at = y * to.out.ldc + x;
+                float2 of[ARRAYS];
+                if (x >= to.p.n) continue;
+#pragma unroll
+                for (unsigned array = 0; array < ARRAYS; array++)
+                    of[array] = *(const float2 *)(box + array * BOX_BYTES + lane % 2 * 8 +
+                                                  at_unit(lane / 4 * 2 + h, j * 2 + lane % 4 / 2));
+                update({to.out.alpha * sums[i], to.out.alpha * sums[i + 1]}, of);
+#pragma unroll
+                for (unsigned array = 0; array < ARRAYS; array++)
+                    store_pair(w.array[array] + at, of[array], x + 1 < to.p.n);
+            }
+        }
+    }
+
+    /* The same from global memory, with the sums of all parts, and those that are not finite anew. */
+    __device__ void update_slowly(const tile_store<true, BF16X6_COLUMNS> &to,
+                                  const float (&sums)[BF16X6_COLUMNS / 2]) const {
+        to.add_parts(sums);
+        to.each_pair([&](size_t at, unsigned, unsigned, float2 pair, bool both) {
+            float2 of[ARRAYS];
+#pragma unroll
+            for (unsigned array = 0; array < ARRAYS; array++)
+                of[array] = load_pair(w.array[array] + at, both);
+            update(to.scaled(at, pair, both), of);
+#pragma unroll
+            for (unsigned array = 1; array < ARRAYS; array++)
+                store_pair(w.array[array] + at, of[array], both);
+            return of[0];
+        });
+    }
+
+    /* Updates the weights of a tile, and requests those of the next one, unless it is the last. */
+    __device__ void store(const tile_store<true, BF16X6_COLUMNS> &to, const float (&sums)[BF16X6_COLUMNS / 2],
+                          bool last, tile_place next) {
+        if (!on) return;
+        if (to.own.parts > 1) return update_slowly(to, sums);
+        if (!all_finite(sums)) {
+            for (unsigned half = 0; half < WEIGHT_BOXES; half++) mbarrier_wait(arrived + half, round);
+            update_slowly(to, sums); /* the slots are in the memory of the boxes */
+            wgmma_written();
+            if (!last) request_all(next);
+        } else {
+#pragma unroll
+            for (unsigned half = 0; half < WEIGHT_BOXES; half++) {
+                mbarrier_wait(arrived + half, round);
+                update_half(to, sums, half, area + half * ARRAYS * BOX_BYTES);
+                if (!last) request(next, half);
+            }
+        }
+        round++;
+    }
+};
+
+/* A product that stores C. */
+template <> struct weight_updater<0> {
+    __device__ weight_updater(const bf16x6_weights *, char *, uint64_t *) {}
+};
+
+} // namespace bf16x6
+
+#endif
