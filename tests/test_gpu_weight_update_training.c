@@ -14,9 +14,9 @@ enum { PRECISIONS = 2 };
 
 /* Is this a GPU whose products update weights? */
 static bool updates(struct bench *bench) {
-    const bool bf16 = bench->trainer.mlp.activation_dtype == GEMM_BF16;
+    const bool rounded = bench->trainer.mlp.activation_dtype != GEMM_F32;
     const struct gemm_call call = {.dtype = bench->trainer.mlp.activation_dtype,
-                                   .c_f32 = bf16,
+                                   .c_f32 = rounded,
                                    .op = GEMM_TN,
                                    .m = 128,
                                    .n = 128,
@@ -26,7 +26,7 @@ static bool updates(struct bench *bench) {
                                    .ldb = 128,
                                    .ldc = 128};
     const struct weight_update update = {
-        .rule = {.weights = (void *)256, .rounded = bf16 ? (void *)256 : NULL}};
+        .rule = {.weights = (void *)256, .rounded = rounded ? (void *)256 : NULL}};
     return compute_fuses_update(&bench->compute, &call, &update);
 }
 
