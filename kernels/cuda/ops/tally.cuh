@@ -13,7 +13,7 @@ struct partial_loss {
 };
 
 /* One thread: the sums of a batch of so many rows, added to what the tally was. */
-__device__ inline void tally_batch(const struct tally &before, const partial_loss &total, size_t rows,
+__device__ inline void tally_batch(const struct tally before, const partial_loss &total, size_t rows,
                                    double *loss, struct tally *tally, bool counted) {
     if (counted) {
         tally->correct = before.correct + total.correct;

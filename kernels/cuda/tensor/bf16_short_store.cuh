@@ -159,8 +159,9 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
     __device__ uint32_t finish(float x, float y, unsigned unit, unsigned h) const {
         if constexpr (BACKWARD) {
             const float2 z = floats_of<T>(read[unit][h]);
-            return round_gradients_to<T>(p.alpha * x * derivative(A, z.x, z.x),
-                                         p.alpha * y * derivative(A, z.y, z.y));
+            x *= p.alpha * derivative(A, z.x, z.x);
+            y *= p.alpha * derivative(A, z.y, z.y);
+            return p.sums ? round_gradients_to<T>(x, y) : round_pair_to<T>(x, y);
         }
         x = fmaf(p.alpha, x, bias[unit].x);
         y = fmaf(p.alpha, y, bias[unit].y);
