@@ -281,6 +281,7 @@ static void auto_chooses_the_faster_engine(void **state) {
                  {"layers=784-64-10 batch-size=128 dtype=f64", "fused"},
                  {"layers=784-2048-2048-10 batch-size=2500", "graph"},
                  {"layers=784-64-10 precision=bf16", "fused"},
+                 {"layers=784-64-10 precision=fp16", "graph"},
                  {"layers=784-512-512-10 batch-size=128 precision=tf32", "fused"},
                  {"layers=784-2048-2048-10 batch-size=2500 precision=bf16", "graph"}};
     struct bench bench;
@@ -297,6 +298,10 @@ static void auto_chooses_the_faster_engine(void **state) {
     assert_string_equal(bench.trainer.engine->name, "eager");
     assert_says(bench.trainer.notice,
                 "engine fused cannot be used here: backend 'cublas' has no fused steps");
+    bench_close(&bench);
+    bench_open(&bench, "backend=cuda-tuned engine=fused layers=784-64-10 precision=fp16", NULL);
+    assert_string_equal(bench.trainer.engine->name, "eager");
+    assert_says(bench.trainer.notice, "it does not support precision fp16");
     bench_close(&bench);
 }
 
