@@ -15,7 +15,8 @@
    - Pointers belong to the memory of the backend's device. A call may return before its work is done.
    - With operands of 16 bits (GEMM_BF16, GEMM_F16), sums are float32. C is float32, or of the type of the
      operands with beta == 0 (rounded once, to nearest even; in GEMM_F16 what rounds to more than 65504 is
-     Inf). Denormals of bfloat16 (below 2^-126) may count as zero: some CPU instructions flush them.
+     Inf, but not with struct gemm_backward). Denormals of bfloat16 (below 2^-126) may count as zero: some
+     CPU instructions flush them.
    - A call allocates nothing in steady state. Workspace belongs to the context and grows at most once per
      shape.
    - The same call returns the same bits every time.
@@ -65,23 +66,24 @@ enum {
 
 /* Work to do on C while it is still in registers: C becomes act(C + bias). */
 struct gemm_epilogue {
-    const void *bias; /* [n], never NULL, added to every row; float32 with 16 bits */
+    const void *bias; /* [n], never NULL, added to every row; float32 if operands have 16 bits */
     enum activation activation;
     void *pre; /* (optional) [m][n] with ldc: receives the values before the activation */
 };
 
 /* The backward epilogue of an input gradient. C = dL/dY of the layer below, with output Y = act(Z), becomes
-   dL/dZ = dL/dY * act'(Z). The column sums of C, as stored, are the gradient of that layer's bias. */
+   dL/dZ = dL/dY * act'(Z). A C of half precision beyond 65504 becomes 65504 with its sign; NaN stays NaN. The
+   column sums of C, as stored, are the gradient of that layer's bias. */
 struct gemm_backward {
     enum activation activation;
     const void *pre, *output; /* Z and Y: [m][n] with ldc. Z is read only if activation_needs_input */
-    void *bias_grad;          /* [n]; float32 with 16 bits */
+    void *bias_grad;          /* [n]; float32 if operands have 16 bits */
     double bias_scale;        /* with GEMM_F16: bias_grad is the column sums times this */
 };
 
 struct gemm_call {
     enum gemm_dtype dtype; /* of A, B and C */
-    bool c_f32;            /* with 16 bits: C is float32 */
+    bool c_f32;            /* C is float32, and operands have 16 bits */
     enum gemm_op op;
     size_t m, n, k;
     double alpha;
@@ -269,7 +271,7 @@ struct gemm_backend {
 /* The version of this header. New optional slots go to the end of struct gemm_backend: plug-ins that were
    built without them still work. Any other change raises the number, and the program refuses plug-ins of
    another number. */
-#define GEMM_ABI 3
+#define GEMM_ABI 4
 
 /* The symbol `gemm_plugin`, which the program looks up in the shared object. */
 struct gemm_plugin {

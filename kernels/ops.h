@@ -142,8 +142,8 @@ struct ops {
 
     /* grad *= act'(pre), then bias_grad[c] = alpha sum_r grad[r][c] + beta bias_grad[c]. With beta 0,
        bias_grad is not read. `pre` is read only if activation_needs_input, else `out`. With GEMM_F16, Inf and
-       all beyond 65504 become 65504 in grad, before and after, with their sign: one image cannot make the
-       weights infinite. */
+       all beyond 65504 become 65504 with their sign, before and after the derivative is applied: one image
+       cannot make the weights infinite. */
     void (*bias_activation_backward)(void *context, size_t rows, size_t cols, enum activation activation,
                                      const void *pre, const void *out, void *grad, double alpha, double beta,
                                      void *bias_grad);
@@ -158,10 +158,10 @@ struct ops {
 
     /* Softmax cross-entropy, shifted by the row maximum so that it cannot overflow. The target is (1 -
        smoothing) onehot + smoothing / classes (Szegedy et al. 2016, as torch.nn.CrossEntropyLoss). `grad`
-       receives (softmax - target) / divisor (the images of the batch, of which the rows are a part or all)
-       and `loss` the mean over the rows; either may be NULL. A label of `classes` or more makes the loss NaN.
-       A loss that is not finite sets tally->bad_step; the other fields of the tally change only if `counted`
-       (false for adversarial images). */
+       receives (softmax - target) / divisor (the images of the batch, of which the rows are a part or all,
+       over the scale of the gradients) and `loss` the mean over the rows; either may be NULL. A label of
+       `classes` or more makes the loss NaN. A loss that is not finite sets tally->bad_step; the other fields
+       of the tally change only if `counted` (false for adversarial images). */
     void (*softmax_cross_entropy)(void *context, size_t rows, double divisor, size_t classes,
                                   double smoothing, const void *logits, const uint8_t *labels, void *grad,
                                   double *loss, struct tally *tally, bool counted);

@@ -27,7 +27,7 @@ static enum gemm_status noisy_gemm(void *context, const struct gemm_call *call) 
 }
 
 static bool noisy_supports(enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype != GEMM_BF16 && op == GEMM_NN;
+    return (dtype == GEMM_F32 || dtype == GEMM_F64) && op == GEMM_NN;
 }
 
 static const struct gemm_backend noisy = {

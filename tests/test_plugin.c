@@ -305,10 +305,11 @@ static void refusals_say_what_to_do(void **state) {
     expect_refusal(text, "a plug-in is a shared object");
     expect_refusal(support_plugin("plugins/refused/no-symbol.so"), "put GEMM_PLUGIN(backend);");
     expect_refusal(support_plugin("plugins/refused/other-abi.so"),
-                   "was built for ABI 4 of kernels/gemm.h, and this program has ABI 3: compile it again");
+                   "was built for ABI 5 of kernels/gemm.h, and this program has ABI 4: compile it again");
+    assert_says(output, "`supports` must name each dtype that it has");
     expect_refusal(
         support_plugin("plugins/refused/abi-1.so"),
-        "was built for ABI 1 of kernels/gemm.h, and this program has ABI 3: in its source, let `create` "
+        "was built for ABI 1 of kernels/gemm.h, and this program has ABI 4: in its source, let `create` "
         "take a struct gemm_setup");
     expect_refusal(support_plugin("plugins/refused/empty-slot.so"), "its slot 'gemm' is empty");
     expect_refusal(support_plugin("plugins/refused/not-here.so"),

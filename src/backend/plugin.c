@@ -82,7 +82,8 @@ static enum status check_table(const char *path, const struct gemm_plugin *found
         return status_set(
             STATUS_UNAVAILABLE,
             "'%s' was built for ABI %d of kernels/gemm.h, and this program has ABI %d: compile it again "
-            "with kernels/gemm.h of this program",
+            "with kernels/gemm.h of this program; `supports` must name each dtype that it has, because "
+            "there are new ones (`dtype == GEMM_F32`, not `dtype != GEMM_BF16`)",
             path, found->abi, GEMM_ABI);
     if (!found->backend || found->backend_size < offsetof(struct gemm_backend, create))
         return wrong(path, "its gemm_plugin holds no backend; export it with GEMM_PLUGIN(backend)");

@@ -16,7 +16,7 @@ static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) 
 }
 
 static bool supports_bfloat16(enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype != GEMM_F64 && op != GEMM_TT;
+    return (dtype == GEMM_F32 || dtype == GEMM_BF16) && op != GEMM_TT;
 }
 
 static const struct gemm_backend backend = {.name = "truncates-bfloat16",

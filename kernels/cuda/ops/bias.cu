@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
                 g.value[e] = T(bounded<T>(bounded<T>(real<T>(g.value[e])) * slope));
                 sum[e] += real<T>(g.value[e]);
             }
-            if (A != ACTIVATION_NONE) pack_at<WIDE>(grad + i) = g;
+            if (A != ACTIVATION_NONE || std::is_same_v<T, __half>) pack_at<WIDE>(grad + i) = g;
         }
 #pragma unroll
     for (int e = 0; e < WIDE; e++) sums[threadIdx.y][threadIdx.x * WIDE + e] = sum[e];
