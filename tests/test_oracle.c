@@ -43,6 +43,45 @@ static void comparator_rejects_what_is_wrong(void **state) {
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
 }
 
+/* In half precision Inf is right where the bound allows 65520 and more, and nothing else is from 65536 on. */
+static void comparator_knows_the_range_of_half_precision(void **state) {
+    (void)state;
+    static const struct {
+        double want, bound;
+        float got;
+        bool right;
+    } cases[] = {{70000, 64, INFINITY, true}, {70000, 64, -INFINITY, false}, {70000, 64, 65504, false},
+                 {1e6, 1000, 65504, false},   {-1e6, 1000, -INFINITY, true}, {65530, 64, INFINITY, true},
+                 {65530, 64, 65504, true},    {65000, 64, INFINITY, false},  {65000, 64, 65024, true},
+                 {70000, 5000, 65472, true},  {70000, 5000, NAN, false},     {-65530, 64, INFINITY, false},
+                 {65504, 0, INFINITY, false}};
+    struct oracle_mismatch worst;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint16_t got = f16_from_float(cases[i].got);
+        assert_int_equal(oracle_compare(GEMM_F16, 1, 1, &got, 1, &cases[i].want, &cases[i].bound, &worst),
+                         cases[i].right);
+    }
+}
+
+static void saturated_gradients_are_finite(void **state) {
+    (void)state;
+    static const struct {
+        double want, bound;
+        float got;
+        bool right;
+    } cases[] = {{70000, 64, 65504, true},   {1e6, 1000, 65504, true},     {1e6, 1000, INFINITY, false},
+                 {-1e6, 1000, -65504, true}, {65500, 64, INFINITY, false}, {65500, 64, 65472, true},
+                 {1e6, 1000, 65472, false},  {100, 1, 99.5f, true},        {-1e6, 1000, 65504, false}};
+    const struct gemm_call call = {.dtype = GEMM_F16, .m = 1, .n = 1};
+    struct oracle_mismatch worst;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint16_t got = f16_from_float(cases[i].got);
+        double want = cases[i].want, bound = cases[i].bound;
+        oracle_saturate(&call, &want, &bound);
+        assert_int_equal(oracle_compare(GEMM_F16, 1, 1, &got, 1, &want, &bound, &worst), cases[i].right);
+    }
+}
+
 /* --- the bound (test_plugin.c has whole backends that are wrong) --- */
 
 static float to_tf32(float value) {
@@ -115,6 +154,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comparator_accepts_what_is_right),
         cmocka_unit_test(comparator_rejects_what_is_wrong),
+        cmocka_unit_test(comparator_knows_the_range_of_half_precision),
+        cmocka_unit_test(saturated_gradients_are_finite),
         cmocka_unit_test(the_bound_tells_float32_from_tf32),
         cmocka_unit_test(relative_error_is_of_all_elements),
     };

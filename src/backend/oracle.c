@@ -5,10 +5,15 @@
 
 /* --- the comparator --- */
 
+static const double HALF_MOST = 65504,
+                    HALF_INF = 65536; /* the next number of half precision would be 65536 */
+
 /* How far `got` is outside its bound, infinite for NaN; < 0 if it is inside. */
-static double excess(double got, double want, double bound) {
+static double excess(enum gemm_dtype dtype, double got, double want, double bound) {
+    if (dtype == GEMM_F16 && fabs(want) - bound >= HALF_INF) want = copysign(INFINITY, want);
     if (isnan(want)) return isnan(got) ? -1 : INFINITY;
     if (isinf(want)) return got == want ? -1 : INFINITY;
+    if (dtype == GEMM_F16 && isinf(got)) got = copysign(HALF_INF, got);
     const double error = fabs(got - want);
     if (!(error <= bound)) return isnan(error) ? INFINITY : error - bound;
     return -1;
@@ -20,7 +25,7 @@ bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, 
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
             const double value = dtype_get(dtype, got, i * ldc + j);
-            const double off = excess(value, want[i * n + j], bound[i * n + j]);
+            const double off = excess(dtype, value, want[i * n + j], bound[i * n + j]);
             if (off < 0 || off <= furthest) continue;
             furthest = off;
             *worst = (struct oracle_mismatch){i, j, value, want[i * n + j], bound[i * n + j]};
@@ -193,6 +198,16 @@ void oracle_backward(const struct gemm_call *call, double *want, double *bound) 
         want[i] *= slope(backward->activation, dtype_get(c_dtype, backward->pre, at),
                          dtype_get(c_dtype, backward->output, at));
         bound[i] = most * bound[i] + 8 * dtype_epsilon(real) * unscaled;
+    }
+}
+
+void oracle_saturate(const struct gemm_call *call, double *want, double *bound) {
+    for (size_t i = 0; i < call->m * call->n && dtype_of_c(call) == GEMM_F16; i++) {
+        if (!(fabs(want[i]) + bound[i] > HALF_MOST)) continue; /* NaN stays NaN */
+        const double low = fmax(-HALF_MOST, fmin(want[i] - bound[i], HALF_MOST)),
+                     high = fmin(HALF_MOST, fmax(want[i] + bound[i], -HALF_MOST));
+        want[i] = low / 2 + high / 2;
+        bound[i] = fmax(high - want[i], want[i] - low);
     }
 }
 

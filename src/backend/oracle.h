@@ -51,8 +51,10 @@ double oracle_relative_error(enum gemm_dtype dtype, size_t m, size_t n, const vo
 void oracle_add_bias(const struct gemm_call *call, double *want, double *bound);
 void oracle_activate(const struct gemm_call *call, double *want, double *bound);
 
-/* Applies the backward epilogue to the product. */
+/* Applies the backward epilogue to the product. With a C of half precision, the second limits the interval
+   want +- bound, which then includes the rounding of C, to +-65504. */
 void oracle_backward(const struct gemm_call *call, double *want, double *bound);
+void oracle_saturate(const struct gemm_call *call, double *want, double *bound);
 
 /* act(z); the formulas of kernels/activation.h. */
 double oracle_activated(enum activation activation, double z);
@@ -63,7 +65,8 @@ struct oracle_mismatch {
 };
 
 /* Compares an m x n result (leading dimension ldc) with `want`, element by element: |got - want| <= bound,
-   the absolute error allowed (0: equality). Equal infinities agree; NaN agrees only with NaN.
+   the absolute error allowed (0: equality). Equal infinities agree; NaN agrees only with NaN. In half
+   precision, what is expected beyond 65536 must be Inf, and Inf counts as 65536.
    False on any mismatch, with the worst element in `worst`. */
 bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
                     const double *want, const double *bound, struct oracle_mismatch *worst);

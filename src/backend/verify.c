@@ -168,6 +168,7 @@ static enum status check(struct compute *compute, const struct verify_case *test
         work->allowed[i] =
             work->bound[i] +
             (is_exact(test) ? 0 : dtype_rounding(dtype_of_c(call), fabs(work->want[i]) + work->bound[i]));
+    if (test->backward) oracle_saturate(call, work->want, work->allowed);
     if (oracle_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
                        work->allowed, &worst))
         return check_rms(compute, test, work, call, guard);

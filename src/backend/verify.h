@@ -8,7 +8,7 @@
 enum verify_values {
     VERIFY_ORDINARY,
     VERIFY_ZEROS,    /* every other row of A and column of B is 0, the first ones among them */
-    VERIFY_LARGE,    /* A times 2^40, B times 2^20; fp16: 2^5, 2^3 */
+    VERIFY_LARGE,    /* A times 2^40, B times 2^20; fp16: 2^9, 2^8, so that some elements of C overflow */
     VERIFY_SMALL,    /* both times 2^-40; fp16: 2^-7 */
     VERIFY_TINY,     /* so small that elements of C are subnormal; bfloat16: ordinary; fp16: those of A */
     VERIFY_SPECIAL,  /* an infinity in A, a NaN in B */

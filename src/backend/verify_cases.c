@@ -60,20 +60,22 @@ static void set_shape(struct verify_case *test, size_t shape) {
 static struct verify_case epilogue_at(size_t index) {
     const bool backward = index % 2;
     const size_t variant = index / 2 % (TYPES * ACTIVATION_COUNT), type = variant / ACTIVATION_COUNT;
+    const size_t shape = index / 2 / (TYPES * ACTIVATION_COUNT);
     struct verify_case test = {
         .op = backward ? GEMM_NT : GEMM_NN,
         .dtype = types[type].dtype,
         .c_f32 = types[type].c_f32,
-        .pad = (variant + index / 2 / (TYPES * ACTIVATION_COUNT)) % 2 ? 3 : 0,
+        .pad = (variant + shape) % 2 ? 3 : 0,
         .alpha = 1,
         .epilogue = !backward,
         .backward = backward,
         .activation = (enum activation)(variant % ACTIVATION_COUNT),
         .twice = true,
+        .values = backward && types[type].dtype == GEMM_F16 && shape / 2 % 2 ? VERIFY_LARGE : VERIFY_ORDINARY,
         .seed = index,
     };
     test.keeps_pre = !backward && activation_needs_input(test.activation);
-    set_shape(&test, CUBE + index / 2 / (TYPES * ACTIVATION_COUNT));
+    set_shape(&test, CUBE + shape);
     return test;
 }
 

@@ -18,9 +18,11 @@ void verify_change_values(const struct verify_case *test, const struct gemm_call
     const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
     const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
     const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
-    const bool half = test->dtype == GEMM_F16; /* C is at most 65504, or about 2^-14; then operands 2^-16 */
-    const int tiny = test->dtype == GEMM_F64 ? -532 : half ? -16 : -70; /* C is about 2^-1064, 2^-140 */
-    const int large_a = half ? 5 : 40, large_b = half ? 3 : 20, small = half ? -7 : -40;
+    const bool half = test->dtype == GEMM_F16;
+    const int large_a = half ? 9 : 40, large_b = half ? 8 : 20; /* in half precision, much of C overflows */
+    const int small = half ? -7 : -40; /* its C is about 2^-14, the least normal one */
+    /* C is about 2^-1064 or 2^-140; in half precision A is 2^-16, a subnormal number, and so is C */
+    const int tiny = test->dtype == GEMM_F64 ? -532 : half ? -16 : -70;
     switch (test->values) {
     case VERIFY_ZEROS:
         for (size_t i = 0; i < test->m; i += 2)

@@ -28,16 +28,19 @@ static void draw_step(struct trainer *trainer, uint64_t updates) {
     trainer->step_audit.next = updates + audit_draw(&trainer->audit) % trainer->steps;
 }
 
+/* The fastest backend of the host that has the precision of the training. */
 static void open_trusted(struct trainer *trainer) {
+    static const char *const names[] = {"tuned", "openmp", "serial"};
     struct compute *trusted = calloc(1, sizeof *trusted);
     const struct compute_options options = {.threads = trainer->compute->threads,
                                             .precision = trainer->compute->precision};
     const struct gemm_backend *backend;
-    if (trusted && !registry_find("tuned", &backend) && !compute_open(trusted, backend, &options)) {
-        trainer->step_audit.trusted = trusted;
-    } else {
-        free(trusted);
-    }
+    for (size_t i = 0; trusted && i < sizeof names / sizeof *names; i++)
+        if (!registry_find(names[i], &backend) && !compute_open(trusted, backend, &options)) {
+            trainer->step_audit.trusted = trusted;
+            return;
+        }
+    free(trusted);
 }
 
 void step_audit_start(struct trainer *trainer) {

@@ -4,12 +4,14 @@
 #define TESSERA_TESTS_PLUGINS_REFERENCE_H
 
 #include "kernels/bf16.h"
+#include "kernels/f16.h"
 #include "kernels/gemm.h"
 
 static inline double reference_get(enum gemm_dtype dtype, const void *values, size_t at) {
     if (dtype == GEMM_F32) return (double)((const float *)values)[at];
     if (dtype == GEMM_F64) return ((const double *)values)[at];
-    return (double)bf16_to_float(((const uint16_t *)values)[at]);
+    const uint16_t bits = ((const uint16_t *)values)[at];
+    return (double)(dtype == GEMM_F16 ? f16_to_float(bits) : bf16_to_float(bits));
 }
 
 static inline void reference_set(enum gemm_dtype dtype, void *values, size_t at, double value) {
@@ -18,7 +20,8 @@ static inline void reference_set(enum gemm_dtype dtype, void *values, size_t at,
     } else if (dtype == GEMM_F64) {
         ((double *)values)[at] = value;
     } else {
-        ((uint16_t *)values)[at] = bf16_from_float((float)value);
+        ((uint16_t *)values)[at] =
+            dtype == GEMM_F16 ? f16_from_float((float)value) : bf16_from_float((float)value);
     }
 }
 
