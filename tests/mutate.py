@@ -32,13 +32,13 @@ import tempfile
 import threading
 import time
 
-FILES = '''kernels/activation.h kernels/augment.h kernels/bf16.h kernels/dropout.h kernels/host/*.c
-    kernels/host/gemm/loops.h kernels/host/gemm/open*.c kernels/host/gemm/serial.c kernels/host/ops/*
-    kernels/host/tuned/* src/base/philox.h src/base/rng.c src/base/statistics.c src/backend/audit.c
-    src/backend/oracle.c src/backend/verify*.c src/nn/augmenter.c src/nn/committee.c src/nn/early_stopping.c
-    src/nn/engine_*.c src/nn/ensemble.c src/nn/epoch_feed.c src/nn/evaluate.c src/nn/mlp*.c
-    src/nn/optimizer.c src/nn/samples.c src/nn/schedule.c src/nn/step_audit.c src/nn/train_state.c
-    src/nn/trainer.c'''.split()
+FILES = '''kernels/activation.h kernels/augment.h kernels/bf16.h kernels/dropout.h kernels/f16.h
+    kernels/host/*.c kernels/host/gemm/loops.h kernels/host/gemm/open*.c kernels/host/gemm/serial.c
+    kernels/host/ops/* kernels/host/tuned/* src/base/philox.h src/base/rng.c src/base/statistics.c
+    src/backend/audit.c src/backend/oracle.c src/backend/verify*.c src/nn/augmenter.c src/nn/committee.c
+    src/nn/early_stopping.c src/nn/engine_*.c src/nn/ensemble.c src/nn/epoch_feed.c src/nn/evaluate.c
+    src/nn/mlp*.c src/nn/optimizer.c src/nn/samples.c src/nn/schedule.c src/nn/step_audit.c
+    src/nn/train_state.c src/nn/trainer.c'''.split()
 
 # the test programs by likelihood of detection; those of the first pattern that matches come before the others
 FIRST = [
@@ -50,6 +50,7 @@ FIRST = [
     ('kernels/host/ops/update.h', 'optimizer online ops fused'),
     ('kernels/host/ops/*', 'ops optimizer regularize'),
     ('kernels/bf16.h', 'tuned gemm ops'),
+    ('kernels/f16.h', 'fp16 fp16_checks oracle gemm ops'),
     ('kernels/dropout.h', 'regularize'),
     ('kernels/*', 'ops mlp gemm'),
     ('src/base/*', 'base augment regularize'),
@@ -59,13 +60,13 @@ FIRST = [
     ('src/nn/committee.c', 'ensemble ensemble_command'),
     ('src/nn/schedule.c', 'optimizer online'),
 ]
-TESTS = '''ops optimizer mlp oracle augment augmented regularize online ensemble adversarial team base
-    config data tuned checkpoint recipe eval_command ensemble_command cli_files training cli mnist bits
-    fused gemm audit bench'''.split()
+TESTS = '''ops fp16 fp16_checks optimizer mlp oracle augment augmented regularize online ensemble adversarial
+    team base config data tuned checkpoint recipe eval_command ensemble_command cli_files training cli mnist
+    bits fused gemm audit bench'''.split()
 LAST = [('src/backend/*', 'plugin measure')]
 # then these, with more cases
 LONG = [('kernels/host/[gt]*', 'tuned bits fused gemm'), ('kernels/bf16.h', 'tuned gemm'),
-        ('kernels/activation.h', 'gemm fused')]
+        ('kernels/f16.h', 'gemm'), ('kernels/activation.h', 'gemm fused')]
 LONG_STRIDE = 5
 
 OPERATORS = {'+': '-', '-': '+', '*': '/', '/': '*', '%': '/', '<': '<=', '<=': '<', '>': '>=',

@@ -30,6 +30,7 @@ RECIPES = {  # beside the configs
     'adversarial': '--adversarial 0.05 --activation gelu',
     'float64': '--dtype f64 --engine eager --activation sigmoid',
     'bf16': '--precision bf16 --shuffle off',
+    'fp16': '--backend serial --precision fp16 --shuffle off',
     'serial': '--backend serial --activation scaled-tanh --input-range -1,1',
     'two threads': '--threads 2 --momentum 0.9',
 }

@@ -194,7 +194,8 @@ static void recipes_stay_near_float32(void **state) {
     static const char *const recipes[] = {
         "layers=42-30-20-4 batch-size=16 epochs=2 momentum=0.9 nesterov=on dropout=0.3 clip-norm=0.5",
         "layers=42-30-4 batch-size=16 epochs=2 activation=tanh label-smoothing=0.2 adversarial=0.02",
-        "layers=42-30-4 batch-size=16 epochs=2 activation=gelu weight-decay=0.01 max-norm=2 ema-decay=0.5"};
+        "layers=42-30-4 batch-size=16 epochs=2 activation=gelu weight-decay=0.01 max-norm=2 ema-decay=0.5",
+        "layers=42-30-4 batch-size=16 epochs=2 optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2"};
     const struct lockstep_bound bound = lockstep_rounded(0x1p-11);
     for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
         struct bench half, exact;
@@ -223,11 +224,25 @@ static void audits_accept_it(void **state) {
     bench_close(&bench);
 }
 
-/* Overflow of a forward pass is not hidden: the loss is not finite, and the weights stay. */
+/* Overflow of a forward pass is not hidden: the loss is not finite, and the weights stay. Weights of up to
+   1e4 are finite in half precision, and their sums are not. */
 static void divergence_is_found(void **state) {
     (void)state;
     struct bench bench;
     struct run_summary summary;
+    bench_open(&bench, "backend=serial precision=fp16 layers=42-30-4 batch-size=16 epochs=1 lr=0.1", NULL);
+    double *before = lockstep_state(&bench.trainer);
+    assert_non_null(before);
+    for (size_t i = 0; i < lockstep_state_count(&bench.trainer); i++)
+        before[i] = (double)(float)(1e4 * before[i]);
+    assert_true(lockstep_set_state(&bench.trainer, before));
+    assert_status(bench_run(&bench, &summary), STATUS_FAILED);
+    assert_says(status_message(), "the loss is not finite at epoch 1, step 1");
+    double *after = lockstep_state(&bench.trainer);
+    assert_memory_equal(before, after, lockstep_state_count(&bench.trainer) * sizeof *after);
+    free(before);
+    free(after);
+    bench_close(&bench);
     bench_open(&bench, "backend=serial precision=fp16 layers=42-30-4 batch-size=16 epochs=5 lr=1e5", NULL);
     assert_status(bench_run(&bench, &summary), STATUS_FAILED);
     assert_says(status_message(), "the loss is not finite");

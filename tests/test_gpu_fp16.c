@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/ops.h"
 #include "src/base/rng.h"
@@ -149,61 +150,80 @@ static void errors_are_those_of_tf32(void **state) {
 
 /* --- gradients --- */
 
-/* Input gradients of 2^17 and of Inf, with their epilogue or an op: 65504, and nothing infinite. */
+/* A kernel with an epilogue, or a product without one and an op. */
+struct way {
+    const char *option, *kernel; /* "": the op */
+    size_t m, k;
+};
+
+enum { LONGEST = 512, WIDTH = 128, MOST_K = 128 };
+
+/* An input gradient [m][WIDTH] of +-2^20 or more, one row in four negative, and column 5 infinite. The output
+   of row 1 is 0 for the op, which replaces Inf before it applies the derivative 0. */
+static void check_saturation(const struct way *way) {
+    const bool op = !way->kernel[0];
+    const size_t m = way->m, count = m * WIDTH;
+    struct compute compute;
+    static float a[LONGEST * MOST_K], b[WIDTH * MOST_K], y[LONGEST * WIDTH], sums[WIDTH];
+    gpu_open(&compute, "cuda-tuned",
+             &(struct compute_options){.threads = 2, .options = way->option, .precision = GEMM_MIXED_F16});
+    struct device *device = &compute.device;
+    for (size_t i = 0; i < m * way->k; i++) a[i] = i / way->k % 4 == 3 ? -256 : 256;
+    for (size_t i = 0; i < WIDTH * way->k; i++) b[i] = i / way->k == 5 ? INFINITY : 256;
+    for (size_t i = 0; i < count; i++) y[i] = op && i / WIDTH == 1 ? 0 : 1;
+    for (size_t j = 0; j < WIDTH; j++) sums[j] = NAN;
+    const struct gemm_backward backward = {.activation = ACTIVATION_RELU,
+                                           .pre = upload(device, GEMM_F16, y, count),
+                                           .output = upload(device, GEMM_F16, y, count),
+                                           .bias_grad = upload(device, GEMM_F32, sums, WIDTH),
+                                           .bias_scale = 0.25};
+    const struct gemm_call call = {.dtype = GEMM_F16,
+                                   .op = GEMM_NT,
+                                   .m = m,
+                                   .n = WIDTH,
+                                   .k = way->k,
+                                   .alpha = 1,
+                                   .a = upload(device, GEMM_F16, a, m * way->k),
+                                   .lda = way->k,
+                                   .b = upload(device, GEMM_F16, b, WIDTH * way->k),
+                                   .ldb = way->k,
+                                   .c = upload(device, GEMM_F16, y, count),
+                                   .ldc = WIDTH,
+                                   .backward = op ? NULL : &backward};
+    struct gemm_kernel list[4] = {0};
+    if (!op) assert_true(compute_fuses(&compute, &call));
+    compute_kernels(&compute, &call, list, 4);
+    print_message("%s: %s\n", op ? "op" : "epilogue", list[0].name);
+    if (!op && strstr(compute.gpu, "compute capability 9.0")) assert_true(strstr(list[0].name, way->kernel));
+    assert_status(compute_gemm(&compute, &call), STATUS_OK);
+    if (op)
+        device->driver->ops(device, GEMM_F16)
+            ->bias_activation_backward(device->ops_context, m, WIDTH, ACTIVATION_RELU, backward.pre,
+                                       backward.output, call.c, 0.25, 0, backward.bias_grad);
+    static uint16_t got[LONGEST * WIDTH];
+    device->driver->download(device, got, call.c, count * sizeof *got);
+    device->driver->download(device, sums, backward.bias_grad, sizeof sums);
+    assert_status(device->driver->synchronize(device), STATUS_OK);
+    for (size_t i = 0; i < count; i++)
+        assert_true(dtype_get(GEMM_F16, got, i) == (double)y[i] * (i / WIDTH % 4 == 3 ? -65504 : 65504));
+    for (size_t j = 0; j < WIDTH; j++) /* exact: multiples of 32 below 2^25 */
+        assert_true((double)sums[j] == 0.25 * 65504 * ((double)m / 2 - op));
+    void *const all[] = {
+        (void *)(uintptr_t)backward.pre, (void *)(uintptr_t)backward.output, backward.bias_grad,
+        (void *)(uintptr_t)call.a,       (void *)(uintptr_t)call.b,          call.c};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) device->driver->free(device, all[i]);
+    compute_close(&compute);
+}
+
 static void gradients_saturate(void **state) {
     (void)state;
-    enum { SIDE = 128 };
-    static const char *const options[] = {"tensor=always", "tensor=never"};
-    for (int way = 0; way < 2; way++) {
-        struct compute compute;
-        gpu_open(
-            &compute, "cuda-tuned",
-            &(struct compute_options){.threads = 2, .options = options[way], .precision = GEMM_MIXED_F16});
-        struct device *device = &compute.device;
-        static float a[SIDE * SIDE], b[SIDE * SIDE], y[SIDE * SIDE], sums[SIDE];
-        for (size_t i = 0; i < SIDE * SIDE; i++) {
-            a[i] = i / SIDE % 2 ? -32 : 32;
-            b[i] = i / SIDE == 5 ? INFINITY : 32;
-            y[i] = 1;
-        }
-        const struct gemm_backward backward = {.activation = ACTIVATION_RELU,
-                                               .pre = upload(device, GEMM_F16, y, SIDE * SIDE),
-                                               .output = upload(device, GEMM_F16, y, SIDE * SIDE),
-                                               .bias_grad = upload(device, GEMM_F32, sums, SIDE),
-                                               .bias_scale = 0.25};
-        struct gemm_call call = {.dtype = GEMM_F16,
-                                 .op = GEMM_NT,
-                                 .m = SIDE,
-                                 .n = SIDE,
-                                 .k = SIDE,
-                                 .alpha = 1,
-                                 .a = upload(device, GEMM_F16, a, SIDE * SIDE),
-                                 .lda = SIDE,
-                                 .b = upload(device, GEMM_F16, b, SIDE * SIDE),
-                                 .ldb = SIDE,
-                                 .c = upload(device, GEMM_F16, y, SIDE * SIDE),
-                                 .ldc = SIDE,
-                                 .backward = &backward};
-        const bool fuses = compute_fuses(&compute, &call);
-        if (!fuses) call.backward = NULL;
-        assert_status(compute_gemm(&compute, &call), STATUS_OK);
-        if (!fuses)
-            device->driver->ops(device, GEMM_F16)
-                ->bias_activation_backward(device->ops_context, SIDE, SIDE, ACTIVATION_RELU, backward.pre,
-                                           backward.output, call.c, 0.25, 0, backward.bias_grad);
-        static uint16_t got[SIDE * SIDE];
-        device->driver->download(device, got, call.c, sizeof got);
-        device->driver->download(device, sums, backward.bias_grad, sizeof sums);
-        assert_status(device->driver->synchronize(device), STATUS_OK);
-        for (size_t i = 0; i < SIDE * SIDE; i++)
-            assert_true(dtype_get(GEMM_F16, got, i) == (i / SIDE % 2 ? -65504 : 65504));
-        for (size_t j = 0; j < SIDE; j++) assert_true(sums[j] == 0);
-        void *const all[] = {
-            (void *)(uintptr_t)backward.pre, (void *)(uintptr_t)backward.output, backward.bias_grad,
-            (void *)(uintptr_t)call.a,       (void *)(uintptr_t)call.b,          call.c};
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) device->driver->free(device, all[i]);
-        compute_close(&compute);
-    }
+    static const struct way ways[] = {{"tensor=always", "fp16_kernel", 256, 128},
+                                      {"tensor=always", "short_kernel", 128, 128},
+                                      {"tensor=never", "small_kernel", 128, 128},
+                                      {"", "narrow_fp16_nt", 512, 16},
+                                      {"", "", 128, 128}};
+    gpu_needed();
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) check_saturation(&ways[i]);
 }
 
 int main(void) {

@@ -150,8 +150,12 @@ static void nccl_with_one_rank(void **state) {
 
 /* With layers of more than 1 MB, which are summed before the backward pass ends, and with small ones. */
 static const char *const ways[] = {
-    "--backend cublas", "--backend cuda-tuned", "--backend cublas --dtype f64 --layers 42-600-600-4",
-    "--backend cuda-tuned --precision bf16 --layers 42-600-600-4 --batch-size 99", "--backend cuda-shmem"};
+    "--backend cublas",
+    "--backend cuda-tuned",
+    "--backend cublas --dtype f64 --layers 42-600-600-4",
+    "--backend cuda-tuned --precision bf16 --layers 42-600-600-4 --batch-size 99",
+    "--backend cuda-shmem",
+    "--backend cuda-tuned --precision fp16 --layers 42-600-600-4 --batch-size 99"};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 /* One process in engines eager and graph, and 2 and 4: on one GPU, or each on its own if there are enough. */

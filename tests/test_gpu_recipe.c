@@ -27,8 +27,8 @@ static const char *const hows[] = {"backend=cublas",
                                    "backend=cuda-tuned",
                                    "backend=cuda-tuned dtype=f64",
                                    "backend=cublas precision=bf16",
-                                   "backend=cuda-tuned precision=bf16",
                                    "backend=cublas precision=fp16",
+                                   "backend=cuda-tuned precision=bf16",
                                    "backend=cuda-tuned precision=fp16"};
 enum { HOWS = sizeof hows / sizeof *hows };
 

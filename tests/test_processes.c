@@ -12,15 +12,17 @@ static char output[1 << 16];
 /* 300 images in batches of 70, so the last one is smaller; parts are cut at multiples of 8. */
 static void fixed_reduction_has_the_same_bits(void **state) {
     (void)state;
+    static const char recipe[] = "--data %s" JOB_RECIPE " --reduction fixed --validation 40 %s --save %s";
+    static const char *const ways[] = {"", "--backend serial --precision fp16"};
     char *alone = job_path("alone.safetensors"), *saved = job_path("together.safetensors");
-    assert_int_equal(
-        RUN("--data %s" JOB_RECIPE " --reduction fixed --validation 40 --save %s", support_data, alone), 0);
-    assert_says(output, "processes 1, reduction fixed: 4 parts of each batch");
-    for (int size = 2; size <= 4; size += 2) {
-        job_run(size, job_text("--data %s" JOB_RECIPE " --reduction fixed --validation 40 --save %s",
-                               support_data, saved));
-        assert_says(job.said[0], job_text("processes %d by sockets", size));
-        job_assert_same_files(alone, saved);
+    for (int way = 0; way < 2; way++) {
+        assert_int_equal(RUN(recipe, support_data, ways[way], alone), 0);
+        assert_says(output, "processes 1, reduction fixed: 4 parts of each batch");
+        for (int size = 2; size <= 4; size += 2) {
+            job_run(size, job_text(recipe, support_data, ways[way], saved));
+            assert_says(job.said[0], job_text("processes %d by sockets", size));
+            job_assert_same_files(alone, saved);
+        }
     }
     free(alone);
     free(saved);

@@ -31,5 +31,6 @@ enum gemm_dtype values_parameter_dtype(int dtype) {
 }
 
 double values_tolerance(double count, enum gemm_dtype dtype) {
-    return (gemm_is_16bit(dtype) && count > 2 ? 2 : count) * dtype_epsilon(dtype); /* rounded once or twice */
+    const double most = dtype == GEMM_BF16 ? 1 : dtype == GEMM_F16 ? 2 : count;
+    return (count < most ? count : most) * dtype_epsilon(dtype);
 }

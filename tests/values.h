@@ -19,7 +19,8 @@ void values_set(struct values values, size_t i, double value);
 /* The dtype of parameters, given that of activations. */
 enum gemm_dtype values_parameter_dtype(int dtype);
 
-/* `count` epsilons of the dtype; one for bfloat16, which rounds a float32 result once. */
+/* `count` epsilons of the dtype; at most one for bfloat16, which rounds a float32 result once, and two for
+   half precision: Z of up to 4 is rounded by up to one epsilon, and the activation of it by half of one. */
 double values_tolerance(double count, enum gemm_dtype dtype);
 
 #endif

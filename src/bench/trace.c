@@ -17,7 +17,7 @@ struct tracing {
 struct tensor_pair {
     const void *tensor[2]; /* reference, candidate */
     size_t rows, cols, ld[2];
-    double scale; /* of the candidate's */
+    double scale; /* what the candidate's values are stored times: its gradient_scale; else 1 */
 };
 
 /* |x - reference| / |reference|, Frobenius norms; infinite if a value is not a number. */

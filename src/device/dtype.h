@@ -53,7 +53,8 @@ static inline double dtype_epsilon(enum gemm_dtype dtype) {
     return epsilons[dtype];
 }
 
-/* How far storing a sum of this magnitude in 16 bits may move it; 0 for other types, which have it. */
+/* How far storing a sum of this magnitude in 16 bits may move it; 0 for float32 and float64, the
+   types of sums. */
 static inline double dtype_rounding(enum gemm_dtype dtype, double magnitude) {
     if (!gemm_is_16bit(dtype)) return 0;
     return dtype_epsilon(dtype) * magnitude + (dtype == GEMM_F16 ? 0x1p-24 : 0); /* 2^-24: of subnormals */

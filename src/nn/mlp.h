@@ -114,7 +114,8 @@ enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars 
 enum status mlp_forward_hidden(struct mlp *mlp, size_t rows);
 
 /* The gradient_scale of a batch: 1, but in fp16, whose smallest number is 2^-24, gradients of a mean over the
-   batch would underflow. Those of the sum over the batch, times 2^MLP_HALF_SHIFT, do not (docs/fp16.md). */
+   batch would underflow. Those of the sum over the batch, times 2^MLP_HALF_SHIFT, do not; those beyond 65504
+   become 65504 with their sign (docs/fp16.md). */
 enum { MLP_HALF_SHIFT = 10 };
 double mlp_gradient_scale(const struct mlp *mlp, size_t batch);
 
