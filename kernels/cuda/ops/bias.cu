@@ -121,13 +121,16 @@ __global__ void __launch_bounds__(COLUMNS *ROWS)
             pack<T, WIDE> g = pack_at<WIDE>(grad + i), y = {}, z = {};
             if (A != ACTIVATION_NONE) y = pack_at<WIDE>(out + i);
             if (NEEDS_INPUT<A>) z = pack_at<WIDE>(pre + i);
+            bool changed = A != ACTIVATION_NONE;
 #pragma unroll
             for (int e = 0; e < WIDE; e++) {
-                const real<T> slope = derivative(A, real<T>(z.value[e]), real<T>(y.value[e]));
-                g.value[e] = T(bounded<T>(bounded<T>(real<T>(g.value[e])) * slope));
+                const real<T> slope = derivative(A, real<T>(z.value[e]), real<T>(y.value[e])),
+                              before = real<T>(g.value[e]);
+                g.value[e] = T(bounded<T>(bounded<T>(before) * slope));
+                changed = changed || (std::is_same_v<T, __half> && before != real<T>(g.value[e]));
                 sum[e] += real<T>(g.value[e]);
             }
-            if (A != ACTIVATION_NONE || std::is_same_v<T, __half>) pack_at<WIDE>(grad + i) = g;
+            if (changed) pack_at<WIDE>(grad + i) = g;
         }
 #pragma unroll
     for (int e = 0; e < WIDE; e++) sums[threadIdx.y][threadIdx.x * WIDE + e] = sum[e];
