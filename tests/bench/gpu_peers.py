@@ -3,34 +3,39 @@
 
   gpu_peers.py [--data DIR] [--train ./train] [--rounds 3] [--nets NET,..] [--peers NAME ..] [--out LOG.jsonl]
 
-NET is WIDTHS[@BATCH][:f32|tf32|bf16]: 784-128-10 (batch 128, float32), 784-2048-2048-10@8192:bf16. Default: 784-128-10,784-512-512-10.
+NET is WIDTHS[@BATCH][:f32|tf32|bf16|fp16]: 784-128-10 (batch 128, float32), 784-2048-2048-10@8192:bf16. Default: 784-128-10,784-512-512-10.
 --nets large: the networks whose products are large, in each precision.
 
-  PyTorch eager     a step as its users write it, with the fused optimiser kernel; bf16: torch.autocast
+  PyTorch eager     a step as its users write it, with the fused optimiser kernel; bf16, fp16: torch.autocast
   PyTorch graph     the same steps of a whole epoch, captured as one CUDA graph
   JAX scan          a whole epoch in one compiled lax.scan, without the last partial batch: its time is scaled to all images;
-                    float32: highest precision; bf16: weights are float32, operands of products bfloat16
+                    float32: highest precision; bf16, fp16: weights are float32, operands of products have 16 bits
   ours              ./train --backend cuda-tuned --engine fused, and --engine graph
 
 All programs have the data on the GPU. Only ours shuffles; PyTorch and JAX take the batches in file order, which is fastest for them.
 Each candidate runs in its own process; rounds are interleaved; a process reports the median of its epochs. Medians, minima and maxima
 are over rounds. A candidate that cannot run is left out, with the reason. What the log already has is not measured again: a run that was
-interrupted goes on. Nothing is installed.
+interrupted goes on. Nothing is installed. In fp16 all programs scale the loss, by the same number.
 """
 import argparse, gzip, json, os, statistics, subprocess, sys, tempfile, time
 
 RATE = 0.1
 LARGE = [f'{net}:{precision}' for net in ('784-2048-2048-10@8192', '784-4096-4096-10@8192', '784-2500-2000-1500-1000-500-10@128')
-         for precision in ('f32', 'tf32', 'bf16')] + ['784-1024-1024-1024-10@128:f32']
+         for precision in ('f32', 'tf32', 'bf16', 'fp16')] + ['784-1024-1024-1024-10@128:f32']
 
 
 def parse(net):
     """(widths, batch, precision) of NET."""
     rest, _, precision = net.partition(':')
     widths, _, batch = rest.partition('@')
-    if precision not in ('', 'f32', 'tf32', 'bf16'):
-        raise SystemExit(f"{net}: '{precision}' is not f32, tf32 or bf16")
+    if precision not in ('', 'f32', 'tf32', 'bf16', 'fp16'):
+        raise SystemExit(f"{net}: '{precision}' is not f32, tf32, bf16 or fp16")
     return [int(width) for width in widths.split('-')], int(batch or 128), precision or 'f32'
+
+
+def loss_scale(size, precision):
+    """What the loss of a batch is multiplied by, and its gradients divided by: half precision underflows otherwise."""
+    return 1024 * size if precision == 'fp16' else 1
 
 
 def load(directory, part):
@@ -63,15 +68,17 @@ def torch_peer(args, graph):
     torch.backends.cuda.matmul.allow_tf32 = precision == 'tf32'
     parts = [part for i, o in zip(widths, widths[1:]) for part in (torch.nn.Linear(i, o), torch.nn.ReLU())][:-1]
     model = torch.nn.Sequential(*parts).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
+    scale = loss_scale(size, precision)
+    operand = torch.float16 if precision == 'fp16' else torch.bfloat16
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE / scale, fused=True)
     images, labels = (torch.from_numpy(array).cuda() for array in load(args.data, 'train'))
     batches = [(images[at:at + size], labels[at:at + size]) for at in range(0, len(labels), size)]
 
     def step(x, y):
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast('cuda', torch.bfloat16, enabled=precision == 'bf16', cache_enabled=False):
+        with torch.autocast('cuda', operand, enabled=precision in ('bf16', 'fp16'), cache_enabled=False):
             loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
+        (loss if scale == 1 else loss * scale).backward()
         optimizer.step()
 
     def eager():
@@ -100,7 +107,8 @@ def jax_peer(args):
     os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
     import functools, jax, jax.numpy as jnp
     widths, size, precision = parse(args.net)
-    operand = jnp.bfloat16 if precision == 'bf16' else jnp.float32
+    scale = loss_scale(size, precision)
+    operand = {'bf16': jnp.bfloat16, 'fp16': jnp.float16}.get(precision, jnp.float32)
     images, labels = (jnp.array(array) for array in load(args.data, 'train'))
     steps = len(labels) // size  # whole batches: a scan has one shape
     x, y = images[:steps * size].reshape(steps, size, -1), labels[:steps * size].reshape(steps, size)
@@ -116,10 +124,10 @@ def jax_peer(args):
         return product(h, layers[-1][0]).astype(jnp.float32) + layers[-1][1]
 
     def loss(layers, h, of):
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(forward(layers, h)), of[:, None], 1))
+        return -scale * jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(forward(layers, h)), of[:, None], 1))
 
     def step(layers, batch):
-        return jax.tree.map(lambda p, g: p - RATE * g, layers, jax.grad(loss)(layers, *batch)), None
+        return jax.tree.map(lambda p, g: p - RATE / scale * g, layers, jax.grad(loss)(layers, *batch)), None
 
     @functools.partial(jax.jit, donate_argnums=0)
     def epoch(layers):
