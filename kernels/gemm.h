@@ -103,7 +103,7 @@ struct gemm_call {
     bool a_unchanged, b_unchanged;
     /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
     bool beside_sums;
-    /* B was written before the kernel that was issued last: one that starts before that ends may read B. */
+    /* B was complete when the kernel issued last started: one that starts before that ends may read B. */
     bool b_complete;
 };
 

@@ -108,7 +108,7 @@ struct weight_update {
 /* The output layer of a training step: logits, their softmax cross-entropy (as the op below), gradients of
    weights and bias, and the input gradient. A of the last call is written: the gradient of the logits. */
 struct output_layer {
-    const struct gemm_call *logits;         /* NN, with the bias as epilogue; b_complete as there */
+    const struct gemm_call *logits;         /* NN, with the bias as epilogue; see b_complete of gemm_call */
     const struct gemm_call *gradient;       /* TN */
     const struct gemm_call *input_gradient; /* NT, with the backward epilogue of the layer below */
     void *bias_grad;

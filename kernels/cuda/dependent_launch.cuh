@@ -11,8 +11,9 @@ __device__ inline void wait_for_kernels_before() {
 #endif
 }
 
-/* The next kernel may start when each block of this one has called it. A kernel that may itself start early
-   calls it after its own wait: so all but the kernel right before have ended when a kernel starts. */
+/* The next kernel may start when each block of this one has called it or ended. A kernel that may itself
+   start early calls it after its own wait: so all but the kernel right before have ended when a kernel
+   starts. */
 __device__ inline void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");

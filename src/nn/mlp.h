@@ -60,7 +60,8 @@ struct mlp {
        their weights themselves, and are then not stored. Requires one backward pass a step, with beta 0, no
        other reader of the gradients, and on_gradients NULL. */
     const struct weight_update *update;
-    bool updates_overlap; /* the updating weight gradients of layers may overlap (aside_begin in device.h) */
+    bool updates_overlap; /* updating weight gradients, and the bias gradient of the output layer, may run
+                             beside other work (aside_begin in device.h) */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
     void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
@@ -124,7 +125,7 @@ double mlp_gradient_scale(const struct mlp *mlp, size_t batch);
    of a step. */
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta);
 
-/* Both passes, with the loss between them: the members of *loss from `batch` on. */
+/* Both passes, with the loss between them. The caller sets `batch` of *loss and the members after it. */
 enum status mlp_gradients(struct mlp *mlp, size_t rows, const struct step_scalars *step,
                           const struct output_layer *loss, double beta);
 

@@ -252,7 +252,7 @@ static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const st
 
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
     struct device *device = &mlp->compute->device;
-    /* the output layer has no activation: nothing waits for its bias gradient, the only result */
+    /* the output layer has no activation: its bias gradient is all that changes, and nothing waits for it */
     activation_backward(mlp,
                         overlaps_updates(mlp) ? device->driver->aside_begin(device) : device->ops_context,
                         mlp->depth - 1, rows, beta);

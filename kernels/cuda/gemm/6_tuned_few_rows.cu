@@ -27,9 +27,10 @@ template <typename T> static bool has_packs(const struct gemm_call *call) {
 }
 
 bool few_rows_takes(const struct gemm_call *call) {
-    const size_t fewest_terms = 256;
+    const size_t fewest_terms = 256, most_terms = 4096; /* each block reads all of W */
     if (call->m >= FEW) return false;
-    if (call->op == GEMM_NN) return call->n <= CLASSES && call->k >= fewest_terms && !call->backward;
+    if (call->op == GEMM_NN)
+        return call->n <= CLASSES && call->k >= fewest_terms && call->k <= most_terms && !call->backward;
     return call->op == GEMM_NT && !call->epilogue && call->dtype == GEMM_F32 && call->k <= CLASSES &&
            call->beta == 0 && has_packs<float>(call);
 }

@@ -291,6 +291,7 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {
     __shared__ __align__(16) small_parts parts;
     const places at(p.padded, p.classes);
     const unsigned rank = cluster_rank(), row0 = rank * ROWS, warp = threadIdx.x / 32;
+    cluster_arrive_relaxed();
     if (!p.w_early) wait_for_kernels_before();
     load_weights(p, shared, at);
     wait_for_kernels_before();
@@ -308,6 +309,7 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {
     with_activation(
         p.activation, [&]<enum activation A>() { gradients<A>(p, shared, at, parts); });
     __syncthreads();
+    cluster_wait(); /* block 0 has started: its memory may be written */
     add_rows(p, shared, at, parts, row0);
     if (warp == WARPS - 1) row_losses(p, parts, row0, rank);
     cluster_arrive(); /* before the stores, for which its fence would wait */
@@ -335,14 +337,9 @@ unsigned bytes_of(unsigned units, unsigned classes) {
 } // namespace
 
 bool bf16_output_open(void) {
-    cudaFuncAttributes attributes;
-    int major = 0;
-    const bool known = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
-                       cudaFuncGetAttributes(&attributes, bf16_output_kernel) == cudaSuccess;
-    if (!known) cudaGetLastError();
-    return known && major == 9 && attributes.binaryVersion >= 90 &&
-           cuda_allow_shared_bytes((const void *)bf16_output_kernel, bytes_of(MOST_UNITS, MOST_CLASSES)) ==
-               cudaSuccess;
+    const void *const kernel = (const void *)bf16_output_kernel;
+    const unsigned bytes = bytes_of(MOST_UNITS, MOST_CLASSES);
+    return cuda_allows_wgmma(kernel, bytes) && clusters_that_fit(kernel, MOST_BLOCKS, THREADS, bytes) > 0;
 }
 
 bool bf16_output_takes(const struct output_layer *layer) {

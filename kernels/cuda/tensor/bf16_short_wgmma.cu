@@ -8,7 +8,7 @@
               columns: the gradients of biases are complete.
    Layout     a stage has 64 or 128 rows of A, 64 of k each, then B: 64 columns of 64 of k (NT), or 64 of k
               with 64 columns (NN).
-   Bound by   latency; bytes of A and B from the L2 cache, about 40 a nanosecond and SM
+   Bound by   latency; bytes of A and B from the L2 cache, 44 a nanosecond and SM
    Improves   bf16_wgmma.cu for few rows */
 #include "kernels/cuda/tensor/bf16_short.cuh"
 
