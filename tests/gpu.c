@@ -48,6 +48,25 @@ void gpu_open(struct compute *compute, const char *name, const struct compute_op
     avoid_while(compute);
 }
 
+void gpu_tensor_needed(void) {
+    enum { SIDE = 2048 };
+    struct compute compute;
+    const struct gemm_call call = {.dtype = GEMM_F32,
+                                   .m = SIDE,
+                                   .n = SIDE,
+                                   .k = SIDE,
+                                   .alpha = 1,
+                                   .lda = SIDE,
+                                   .ldb = SIDE,
+                                   .ldc = SIDE};
+    gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 2, .options = "tensor=always"});
+    const size_t kernels = compute_kernels(&compute, &call, &(struct gemm_kernel){0}, 1);
+    compute_close(&compute);
+    if (kernels > 0) return;
+    print_message("skipped: this GPU is not of compute capability 9.0\n");
+    skip();
+}
+
 void gpu_open_engine(struct bench *bench, const char *engine, const char *settings) {
     char all[512];
     gpu_needed();

@@ -3,9 +3,11 @@
    those of compute capability 9.0, and matrices that are not aligned, have other kernels of the backend. */
 #include "tests/gpu.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/backend/verify.h"
+#include "tests/values.h"
 
 /* What each test receives. */
 static struct kind {
@@ -95,13 +97,15 @@ static void turns_and_parts_are_right(void **state) {
 }
 
 /* Up to 128 rows, with 2 to 8 parts of k, with pairs of tiles and without, with an odd tile at the end; rows
-   of a multiple of 16 bytes and others. */
+   of a multiple of 16 bytes and others. Their number is prime: every stride meets every shape. */
 static void short_batches_are_right(void **state) {
     const struct kind *kind = *state;
     static const size_t shapes[][4] = {{128, 2504, 784, 0}, {128, 2000, 504, 8}, {127, 1504, 2000, 0},
                                        {96, 1000, 1504, 0}, {65, 8, 1000, 8},    {64, 2504, 130, 0},
                                        {33, 2000, 1000, 0}, {32, 1504, 129, 0},  {17, 504, 776, 8},
-                                       {1, 4168, 328, 0},   {128, 72, 8192, 0},  {100, 1000, 504, 1}};
+                                       {1, 4168, 328, 0},   {128, 72, 8192, 0},  {100, 1000, 504, 1},
+                                       {64, 1000, 1504, 0}, {64, 2504, 784, 0},  {64, 8, 2000, 8},
+                                       {48, 3000, 300, 0},  {128, 1000, 130, 8}};
     const size_t count = sizeof shapes / sizeof *shapes;
     struct compute compute;
     open_tensor(kind, &compute, "tensor=always");
@@ -119,6 +123,78 @@ static void short_batches_are_right(void **state) {
                                    .seed = i};
         if (test.values != VERIFY_ORDINARY) test.integers = false;
         check_shape(kind, &compute, test);
+    }
+    compute_close(&compute);
+}
+
+/* C = A B, where a kernel that is issued just before writes A, with b_complete or, after waiting, without. */
+static void *early_product(const struct kind *kind, struct compute *compute, void *const *memory, size_t m,
+                           size_t n, size_t k, bool early) {
+    struct device *device = &compute->device;
+    const size_t inner = 512, bytes = m * n * 2;
+    const struct gemm_call before = {.dtype = kind->dtype,
+                                     .m = m,
+                                     .n = k,
+                                     .k = inner,
+                                     .alpha = 1,
+                                     .a = memory[0],
+                                     .lda = inner,
+                                     .b = memory[1],
+                                     .ldb = k,
+                                     .c = memory[2],
+                                     .ldc = k},
+                           call = {.dtype = kind->dtype,
+                                   .m = m,
+                                   .n = n,
+                                   .k = k,
+                                   .alpha = 1,
+                                   .a = memory[2],
+                                   .lda = k,
+                                   .b = memory[3],
+                                   .ldb = n,
+                                   .c = memory[4],
+                                   .ldc = n,
+                                   .b_complete = early};
+    void *const result = malloc(bytes);
+    assert_non_null(result);
+    device->driver->zero(device, memory[2], m * k * 2);
+    device->driver->zero(device, memory[4], bytes);
+    assert_status(compute_gemm(compute, &before), STATUS_OK);
+    if (!early) assert_status(device->driver->synchronize(device), STATUS_OK);
+    assert_status(compute_gemm(compute, &call), STATUS_OK);
+    device->driver->download(device, result, memory[4], bytes);
+    assert_status(device->driver->synchronize(device), STATUS_OK);
+    return result;
+}
+
+static void b_read_early_gives_the_same_bits(void **state) {
+    const struct kind *kind = *state;
+    static const size_t shapes[][3] = {{128, 2504, 784}, {128, 2000, 504}, {127, 1504, 2000},
+                                       {64, 1000, 1504}, {64, 2504, 784},  {33, 2000, 1000},
+                                       {128, 72, 8192},  {1, 4168, 328}};
+    struct compute compute;
+    open_tensor(kind, &compute, "tensor=always");
+    struct device *device = &compute.device;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const size_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
+        const size_t counts[] = {m * 512, 512 * k, m * k, k * n, m * n};
+        void *memory[5];
+        for (uint32_t x = 0; x < 5; x++) {
+            struct values values = values_random(kind->dtype, counts[x], 0.25, x);
+            memory[x] = device->driver->alloc(device, counts[x] * 2);
+            assert_non_null(memory[x]);
+            device->driver->upload(device, memory[x], values.data, counts[x] * 2);
+            assert_status(device->driver->synchronize(device), STATUS_OK);
+            free(values.data);
+        }
+        void *const want = early_product(kind, &compute, memory, m, n, k, false);
+        for (int again = 0; again < 10; again++) {
+            void *const got = early_product(kind, &compute, memory, m, n, k, true);
+            assert_memory_equal(got, want, m * n * 2);
+            free(got);
+        }
+        free(want);
+        for (int x = 0; x < 5; x++) device->driver->free(device, memory[x]);
     }
     compute_close(&compute);
 }
@@ -225,9 +301,10 @@ static void the_option_chooses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(the_list_is_right),         BOTH(large_shapes_are_right), BOTH(long_sums_are_right),
-        BOTH(narrow_products_are_right), BOTH(the_option_chooses),     BOTH(turns_and_parts_are_right),
-        BOTH(short_batches_are_right),
+        BOTH(the_list_is_right),       BOTH(large_shapes_are_right),
+        BOTH(long_sums_are_right),     BOTH(narrow_products_are_right),
+        BOTH(the_option_chooses),      BOTH(turns_and_parts_are_right),
+        BOTH(short_batches_are_right), BOTH(b_read_early_gives_the_same_bits),
     };
     return cmocka_run_group_tests_name("gpu 16 bits", tests, NULL, NULL);
 }

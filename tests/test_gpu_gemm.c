@@ -203,6 +203,8 @@ static void narrow_kernels_are_named(void **state) {
     struct compute compute;
     gpu_open(&compute, "cuda-tuned", &(struct compute_options){.threads = 1});
     assert_string_equal(describe(&compute, GEMM_F32, GEMM_NN, 128, 10, 1024, true).name, "few_rows_kernel");
+    assert_string_equal(describe(&compute, GEMM_F32, GEMM_TN, 1024, 10, 128, true).name,
+                        "few_rows_tn_kernel");
     assert_string_equal(describe(&compute, GEMM_F32, GEMM_NT, 128, 1024, 10, true).name,
                         "few_classes_kernel");
     /* on older GPUs the library runs them; 8192 rows are too many for the kernels of small products */

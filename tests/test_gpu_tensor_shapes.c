@@ -5,7 +5,8 @@
 
 #include "src/backend/verify.h"
 
-enum { SHAPES = 4, SHAPE_CASES = SHAPES * 3 * VERIFY_VALUES };
+/* Numbers of shapes; no multiples of 3, so that each shape occurs with each beta. */
+enum { LARGE = 4, MEDIUM = 7 };
 
 static void open_tensor(struct compute *compute, const char *option) {
     gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .options = option});
@@ -31,13 +32,17 @@ static void the_list_is_right_by_six_products(void **state) {
     check_list("tensor=bf16x6");
 }
 
-/* Case i of SHAPE_CASES. Shape, op, padding and beta have periods of their own, so that each value of one
+static size_t case_count(size_t shapes) {
+    return shapes * 3 * VERIFY_VALUES;
+}
+
+/* Case i of case_count. Shape, op, padding and beta have periods of their own, so that each value of one
    occurs with each value of the others. */
-static struct verify_case shape_case(const size_t (*shapes)[3], size_t i) {
+static struct verify_case shape_case(const size_t (*shapes)[3], size_t count, size_t i) {
     static const size_t pads[] = {3, 4, 0};
-    const size_t *const shape = shapes[i % SHAPES];
-    const enum verify_values values = (enum verify_values)(i / (3 * SHAPES));
-    return (struct verify_case){.op = (enum gemm_op)(i / SHAPES % 3),
+    const size_t *const shape = shapes[i % count];
+    const enum verify_values values = (enum verify_values)(i / (3 * count));
+    return (struct verify_case){.op = (enum gemm_op)(i / count % 3),
                                 .m = shape[0],
                                 .n = shape[1],
                                 .k = shape[2],
@@ -52,11 +57,11 @@ static struct verify_case shape_case(const size_t (*shapes)[3], size_t i) {
 
 /* Several tiles, clusters and bands, which the list is too small for, with everything that a call
    can have. */
-static void check_shapes(const char *option, const size_t (*shapes)[3]) {
+static void check_shapes(const char *option, const size_t (*shapes)[3], size_t count) {
     struct compute compute;
     open_tensor(&compute, option);
-    for (size_t i = 0; i < SHAPE_CASES; i += support_stride() < 23 ? support_stride() : 23) {
-        struct verify_case test = shape_case(shapes, i);
+    for (size_t i = 0; i < case_count(count); i += support_stride() < 23 ? support_stride() : 23) {
+        struct verify_case test = shape_case(shapes, count, i);
         assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
         if (test.op == GEMM_TN || test.values == VERIFY_SPECIAL) continue;
         test.beta = 0;
@@ -72,18 +77,22 @@ static void check_shapes(const char *option, const size_t (*shapes)[3]) {
 
 static void large_shapes_are_right(void **state) {
     (void)state;
-    check_shapes("tensor=always",
-                 (const size_t[][3]){{1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}});
+    check_shapes(
+        "tensor=always",
+        (const size_t[LARGE][3]){{1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}},
+        LARGE);
 }
 
-/* One part of k and two tiles of a block, two parts, five and eight; rows of one tile and of several. Rows of
-   odd length suit the kernel where padding makes them multiples of 16 bytes. */
-static const size_t medium_shapes[SHAPES][3] = {
-    {1300, 1028, 100}, {384, 1044, 300}, {96, 1004, 2500}, {129, 777, 301}};
+/* One part of k and two tiles of a block, two parts, five, eight, three and four, with column sums over four
+   rows of tiles; rows of one tile and of several. Rows of odd length suit the kernel where padding makes them
+   multiples of 16 bytes. */
+static const size_t medium_shapes[MEDIUM][3] = {{1300, 1028, 100}, {384, 1044, 300}, {96, 1004, 2500},
+                                                {129, 777, 301},   {128, 2500, 784}, {512, 500, 1000},
+                                                {256, 1000, 500}};
 
 static void medium_shapes_are_right_by_six_products(void **state) {
     (void)state;
-    check_shapes("tensor=bf16x6", medium_shapes);
+    check_shapes("tensor=bf16x6", medium_shapes, MEDIUM);
 }
 
 static size_t kernels_of(struct compute *compute, const struct verify_case *test, struct gemm_kernel *list) {
@@ -105,22 +114,15 @@ static void medium_shapes_take_six_products(void **state) {
     (void)state;
     struct compute compute;
     struct gemm_kernel list[4] = {0};
-    size_t taken[SHAPES][3] = {0};
-    const struct verify_case large = {.m = 2048, .n = 2048, .k = 2048, .alpha = 1};
-    open_tensor(&compute, "tensor=always");
-    const bool has_tensor_kernels = kernels_of(&compute, &large, list) > 0;
-    compute_close(&compute);
-    if (!has_tensor_kernels) {
-        print_message("skipped: this GPU is not of compute capability 9.0\n");
-        skip();
-    }
+    size_t taken[MEDIUM][3] = {0};
+    gpu_tensor_needed();
     open_tensor(&compute, "tensor=bf16x6");
-    for (size_t i = 0; i < SHAPE_CASES; i++) {
-        const struct verify_case test = shape_case(medium_shapes, i);
+    for (size_t i = 0; i < case_count(MEDIUM); i++) {
+        const struct verify_case test = shape_case(medium_shapes, MEDIUM, i);
         const bool one = kernels_of(&compute, &test, list) == 1;
-        taken[i % SHAPES][test.op] += one && strcmp(list[0].name, "bf16x6_kernel") == 0;
+        taken[i % MEDIUM][test.op] += one && strcmp(list[0].name, "bf16x6_kernel") == 0;
     }
-    for (size_t i = 0; i < SHAPES; i++)
+    for (size_t i = 0; i < MEDIUM; i++)
         for (int op = GEMM_NN; op <= GEMM_NT; op++) assert_true(taken[i][op] > 0);
     compute_close(&compute);
 }
