@@ -50,31 +50,38 @@ static void check_shape(const struct kind *kind, struct compute *compute, struct
     assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
 }
 
-/* Several tiles and clusters, parts of k, and edges; rows of a multiple of 16 bytes and others. */
-static void large_shapes_are_right(void **state) {
-    const struct kind *kind = *state;
-    static const size_t shapes[][4] = {{1029, 520, 301, 3}, {700, 2048, 72, 0},  {784, 504, 400, 8},
-                                       {128, 2504, 200, 0}, {125, 1000, 805, 3}, {2500, 328, 64, 0},
-                                       {200, 136, 2048, 0}, {300, 270, 130, 1}};
-    const size_t count = sizeof shapes / sizeof *shapes;
+/* Shapes m, n, k and padding, with these ops, all kinds of values and all activations in turn. */
+static void check_list(const struct kind *kind, const size_t (*shapes)[4], size_t count,
+                       const enum gemm_op *ops, size_t op_count, unsigned most_stride) {
+    const size_t stride = support_stride() < most_stride ? support_stride() : most_stride;
     struct compute compute;
     open_tensor(kind, &compute, "tensor=always");
-    for (size_t i = 0; i < count * 3 * VERIFY_VALUES; i += support_stride() < 23 ? support_stride() : 23) {
+    for (size_t i = 0; i < count * op_count * VERIFY_VALUES; i += stride) {
         const size_t *const shape = shapes[i % count];
-        struct verify_case test = {.op = (enum gemm_op)(i / count % 3),
+        struct verify_case test = {.op = ops[i / count % op_count],
                                    .m = shape[0],
                                    .n = shape[1],
                                    .k = shape[2],
                                    .pad = shape[3],
                                    .alpha = i % 5 ? 1 : -0.5,
                                    .integers = i % 2,
-                                   .values = (enum verify_values)(i / (3 * count)),
+                                   .values = (enum verify_values)(i / (op_count * count)),
                                    .activation = (enum activation)(i % ACTIVATION_COUNT),
                                    .seed = i};
         if (test.values != VERIFY_ORDINARY) test.integers = false;
         check_shape(kind, &compute, test);
     }
     compute_close(&compute);
+}
+
+/* Several tiles and clusters, parts of k, and edges; rows of a multiple of 16 bytes and others. */
+static void large_shapes_are_right(void **state) {
+    const struct kind *kind = *state;
+    static const size_t shapes[][4] = {{1029, 520, 301, 3}, {700, 2048, 72, 0},  {784, 504, 400, 8},
+                                       {128, 2504, 200, 0}, {125, 1000, 805, 3}, {2500, 328, 64, 0},
+                                       {200, 136, 2048, 0}, {300, 270, 130, 1}};
+    static const enum gemm_op ops[] = {GEMM_NN, GEMM_TN, GEMM_NT};
+    check_list(kind, shapes, sizeof shapes / sizeof *shapes, ops, 3, 23);
 }
 
 /* Thread blocks that take a second tile after an odd number of stores (192 columns are 3 parts of a row); and
@@ -106,25 +113,8 @@ static void short_batches_are_right(void **state) {
                                        {1, 4168, 328, 0},   {128, 72, 8192, 0},  {100, 1000, 504, 1},
                                        {64, 1000, 1504, 0}, {64, 2504, 784, 0},  {64, 8, 2000, 8},
                                        {48, 3000, 300, 0},  {128, 1000, 130, 8}};
-    const size_t count = sizeof shapes / sizeof *shapes;
-    struct compute compute;
-    open_tensor(kind, &compute, "tensor=always");
-    for (size_t i = 0; i < count * 2 * VERIFY_VALUES; i += support_stride() < 7 ? support_stride() : 7) {
-        const size_t *const shape = shapes[i % count];
-        struct verify_case test = {.op = i / count % 2 ? GEMM_NT : GEMM_NN,
-                                   .m = shape[0],
-                                   .n = shape[1],
-                                   .k = shape[2],
-                                   .pad = shape[3],
-                                   .alpha = i % 5 ? 1 : -0.5,
-                                   .integers = i % 2,
-                                   .values = (enum verify_values)(i / (2 * count)),
-                                   .activation = (enum activation)(i % ACTIVATION_COUNT),
-                                   .seed = i};
-        if (test.values != VERIFY_ORDINARY) test.integers = false;
-        check_shape(kind, &compute, test);
-    }
-    compute_close(&compute);
+    static const enum gemm_op ops[] = {GEMM_NN, GEMM_NT};
+    check_list(kind, shapes, sizeof shapes / sizeof *shapes, ops, 2, 7);
 }
 
 /* C = A B, where a kernel that is issued just before writes A, with b_complete or, after waiting, without. */
