@@ -21,7 +21,12 @@ printf '%s\n' "$@" | xargs -P "${JOBS:-$(($(nproc) + 1))}" -I{} sh -c '
         echo "[  FAILED  ] 1 test(s)" >>"$logs/$name.log"
     fi
     grep -vE "^\[ (RUN|      OK|==========) |^\[==========\]" "$logs/$name.log" | sed "s|^|$name: |" >"$logs/$name.shown"
-    cat "$logs/$name.shown"' sh {}
+    cat "$logs/$name.shown"
+    [ $status -eq 0 ] || mv "$logs/$name.shown" "$logs/$name.why"' sh {}
+
+# once more, so that the last lines say it: which test failed, and where
+cat "$logs"/*.why 2>/dev/null | grep -E ': (\[ *(ERROR|LINE|FAILED) *\]|ended with status)|(ERROR|SUMMARY|runtime error): |#[0-9] .*tests/' |
+    tail -n 40
 
 count() { # the sum of the numbers in front of "test(s)" on lines that hold $1
     cat "$logs"/*.log 2>/dev/null | sed -n "s/^\[ *$1 *\] \([0-9][0-9]*\) test(s).*/\1/p" | awk '{ sum += $1 } END { print sum + 0 }'

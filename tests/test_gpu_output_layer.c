@@ -243,15 +243,6 @@ static void check_outcome(const struct shape *shape, const struct operands *all,
     free(w);
 }
 
-static void open_output(struct compute *compute) {
-    const struct shape small = {.rows = 16, .units = 16, .classes = 2, .alpha = 1};
-    const struct operands operands = operands_of(&small);
-    struct outcome outcome;
-    gpu_tensor_needed();
-    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .precision = GEMM_MIXED_BF16});
-    assert_true(run_layer(compute, &small, &operands, &outcome));
-}
-
 static void close_outcome(struct outcome *outcome) {
     for (int i = 0; i < RESULTS; i++) free(outcome->result[i].data);
 }
@@ -261,6 +252,17 @@ static void close_operands(struct operands *all) {
     free(all->x.data);
     free(all->w.data);
     free(all->bias.data);
+}
+
+static void open_output(struct compute *compute) {
+    gpu_tensor_needed();
+    const struct shape small = {.rows = 16, .units = 16, .classes = 2, .alpha = 1};
+    struct operands operands = operands_of(&small);
+    struct outcome outcome;
+    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .precision = GEMM_MIXED_BF16});
+    assert_true(run_layer(compute, &small, &operands, &outcome));
+    close_outcome(&outcome);
+    close_operands(&operands);
 }
 
 static void every_shape_is_right(void **state) {
