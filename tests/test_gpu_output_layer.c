@@ -298,10 +298,10 @@ static void every_shape_is_right(void **state) {
 static void a_bad_label_is_a_bad_step(void **state) {
     (void)state;
     const struct shape shape = {.rows = 100, .units = 504, .classes = 10, .alpha = 1, .bad_label = true};
-    struct operands operands = operands_of(&shape);
     struct outcome outcome;
     struct compute compute;
     open_output(&compute);
+    struct operands operands = operands_of(&shape);
     assert_true(run_layer(&compute, &shape, &operands, &outcome));
     assert_int_equal(outcome.tally.bad_step, 3);
     assert_true(isnan(outcome.tally.loss_sum));
