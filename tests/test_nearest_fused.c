@@ -34,7 +34,8 @@ static void check_integer_kernel(const struct int8_kernel *kernel, const struct 
     struct host_ops_context context = {.threads = 1};
     const struct cluster_ops *ops = host_cluster_ops(GEMM_F32);
     double norm[8], centre_norm;
-    uint8_t *pixels = pages_alloc_guarded(rows * features, true); /* a read beyond them crashes */
+    struct pages_guarded pages = {0};
+    uint8_t *pixels = pages_guarded_take(&pages, rows * features, true); /* a read beyond them crashes */
     float *values = malloc(clusters * features * sizeof *values), *x = malloc(rows * features * sizeof *x);
     struct nearest_centres centres = {.count = clusters,
                                       .features = features,
@@ -70,7 +71,7 @@ static void check_integer_kernel(const struct int8_kernel *kernel, const struct 
     assert_int_equal(counts.changed, rows);
     assert_true(!kernel || counts.ambiguous <= rows / 2 + 1); /* the certificate is worth something */
     tuned_nearest.close(state);
-    pages_free_guarded(pixels, rows * features);
+    pages_guarded_free(&pages);
     free(values);
     free(x);
     free(centres.transposed);

@@ -12,24 +12,9 @@
 #include "src/backend/verify_values.h"
 #include "src/base/pages.h"
 #include "src/base/progress.h"
-#include "src/base/rng.h"
 
 enum { GUARD_ROWS = 2 };
 static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
-
-/* An integer from -8 to 8, or a number from -1 to 1: of 53 random bits for float64, else of 32. */
-static double draw(bool integers, enum gemm_dtype dtype, struct rng *rng) {
-    if (integers) return (double)rng_below(rng, 17) - 8;
-    return dtype == GEMM_F64 ? 2 * rng_uniform(rng) - 1 : rng_u32(rng) * 0x1p-31 - 1;
-}
-
-/* Draws rows x cols elements with leading dimension ld; all other bytes keep the guard byte. */
-static void fill(const struct verify_case *test, enum gemm_dtype dtype, struct rng *rng, void *matrix,
-                 size_t rows, size_t cols, size_t ld) {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++)
-            dtype_set(dtype, matrix, i * ld + j, draw(test->integers, dtype, rng));
-}
 
 enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient */
 
@@ -50,11 +35,7 @@ static bool is_guarded(const struct workspace *work, int buffer) {
 static void workspace_free(struct compute *compute, struct workspace *work) {
     for (int i = 0; i < BUFFERS; i++) {
         free(work->host[i]);
-        if (is_guarded(work, i)) {
-            pages_free_guarded(work->device[i], work->bytes[i]);
-        } else {
-            compute->device.driver->free(&compute->device, work->device[i]);
-        }
+        if (!is_guarded(work, i)) compute->device.driver->free(&compute->device, work->device[i]);
     }
     free(work->result);
     free(work->want);
@@ -62,11 +43,14 @@ static void workspace_free(struct compute *compute, struct workspace *work) {
     free(work->allowed);
 }
 
+/* Kept from case to case: to map these pages takes longer than most products. */
+static _Thread_local struct pages_guarded guarded[BUFFERS];
+
 static enum status workspace_alloc(struct compute *compute, struct workspace *work, size_t elements) {
     struct device *device = &compute->device;
     for (int i = 0; i < BUFFERS; i++) {
         work->host[i] = malloc(work->bytes[i] + 1); /* + 1: not NULL if k = 0 */
-        work->device[i] = is_guarded(work, i) ? pages_alloc_guarded(work->bytes[i], work->at_end)
+        work->device[i] = is_guarded(work, i) ? pages_guarded_take(&guarded[i], work->bytes[i], work->at_end)
                                               : device->driver->alloc(device, work->bytes[i]);
         if (!work->host[i] || !work->device[i]) return status_set(STATUS_FAILED, "out of memory");
     }
@@ -307,18 +291,20 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(test->dtype);
     const size_t start = GUARD_ROWS * call->ldc;
     void *const *host = work->host;
-    struct rng rng = rng_open(test->seed, RNG_TEST, round);
+    uint64_t random = 2 * test->seed + round;
     for (int i = 0; i < BUFFERS; i++) memset(host[i], GUARD_BYTE, work->bytes[i]);
-    fill(test, test->dtype, &rng, host[A], ta ? test->k : test->m, ta ? test->m : test->k, call->lda);
-    fill(test, test->dtype, &rng, host[B], tb ? test->n : test->k, tb ? test->k : test->n, call->ldb);
+    verify_fill(test->integers, test->dtype, &random, host[A], ta ? test->k : test->m, ta ? test->m : test->k,
+                call->lda);
+    verify_fill(test->integers, test->dtype, &random, host[B], tb ? test->n : test->k, tb ? test->k : test->n,
+                call->ldb);
     verify_change_values(test, call, host[A], host[B]);
     if (test->beta != 0)
-        fill(test, c_dtype, &rng, (unsigned char *)host[C] + start * dtype_size(c_dtype), test->m, test->n,
-             call->ldc);
-    if (test->epilogue) fill(test, real, &rng, host[BIAS], 1, test->n, test->n);
+        verify_fill(test->integers, c_dtype, &random, (unsigned char *)host[C] + start * dtype_size(c_dtype),
+                    test->m, test->n, call->ldc);
+    if (test->epilogue) verify_fill(test->integers, real, &random, host[BIAS], 1, test->n, test->n);
     if (!test->backward) return;
     unsigned char *const pre = (unsigned char *)host[PRE] + start * dtype_size(c_dtype);
-    fill(test, c_dtype, &rng, pre, test->m, test->n, call->ldc);
+    verify_fill(test->integers, c_dtype, &random, pre, test->m, test->n, call->ldc);
     verify_scale(c_dtype, pre, test->m, test->n, call->ldc, 3); /* to -8 and 8 */
     for (size_t i = 0; i < test->m * test->n; i++) {
         const size_t at = start + i / test->n * call->ldc + i % test->n;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "src/backend/oracle.h"
+#include "src/backend/verify_values.h"
 #include "src/base/progress.h"
-#include "src/base/rng.h"
 
 enum { A, B, C, BUFFERS };
 enum { SEPARATE, SHARED_A, SHARED_B, SHARINGS };
@@ -110,17 +110,14 @@ static void release(struct compute *compute, struct batch *batch) {
 }
 
 /* Guard bytes everywhere, then the matrices; C only if it is read. */
-static void draw(struct batch *batch, uint64_t seed) {
-    struct rng rng = rng_open(seed, RNG_TEST, 0);
+static void draw(struct batch *batch, uint64_t random) {
     for (int i = 0; i < BUFFERS; i++) {
+        const enum gemm_dtype dtype = dtype_of(batch, i);
         memset(batch->host[i], GUARD_BYTE, batch->bytes[i]);
         for (size_t item = 0; item < batch->count && (i != C || batch->call.beta != 0); item++)
-            for (size_t at = 0; at < batch->rows[i] * batch->cols[i]; at++) {
-                const size_t row = at / batch->cols[i], col = at % batch->cols[i];
-                dtype_set(dtype_of(batch, i), batch->host[i],
-                          item * batch->stride[i] + row * batch->ld[i] + col,
-                          batch->integers ? (double)rng_below(&rng, 17) - 8 : 2 * rng_uniform(&rng) - 1);
-            }
+            verify_fill(batch->integers, dtype, &random,
+                        batch->host[i] + item * batch->stride[i] * dtype_size(dtype), batch->rows[i],
+                        batch->cols[i], batch->ld[i]);
     }
 }
 

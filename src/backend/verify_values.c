@@ -2,10 +2,25 @@
 
 #include <math.h>
 
+#include "src/base/secret.h"
+
+static double draw(bool integers, enum gemm_dtype dtype, uint64_t *random) {
+    const uint64_t bits = secret_draw(random);
+    if (integers) return (double)((bits >> 32) * 17 >> 32) - 8;
+    return dtype == GEMM_F64 ? (double)(bits >> 11) * 0x1p-52 - 1 : (double)(bits >> 32) * 0x1p-31 - 1;
+}
+
+void verify_fill(bool integers, enum gemm_dtype dtype, uint64_t *random, void *matrix, size_t rows,
+                 size_t cols, size_t ld) {
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) dtype_set(dtype, matrix, i * ld + j, draw(integers, dtype, random));
+}
+
 void verify_scale(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld, int power) {
+    const double factor = ldexp(1, power);
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < cols; j++)
-            dtype_set(dtype, matrix, i * ld + j, ldexp(dtype_get(dtype, matrix, i * ld + j), power));
+            dtype_set(dtype, matrix, i * ld + j, factor * dtype_get(dtype, matrix, i * ld + j));
 }
 
 static void make_positive(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld) {

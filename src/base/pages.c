@@ -24,25 +24,26 @@ enum status pages_check(size_t bytes) {
     return bytes <= available ? STATUS_OK : out_of_memory(bytes, available, limit);
 }
 
-/* The guard pages and the pages between them. */
-static size_t guarded_bytes(size_t bytes, size_t page) {
-    return (bytes + page - 1) / page * page + 2 * page;
+void *pages_guarded_take(struct pages_guarded *pages, size_t bytes, bool at_end) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = (bytes + page - 1) / page * page;
+    if (!pages->first || pages->bytes < rounded) {
+        pages_guarded_free(pages);
+        char *memory = mmap(NULL, rounded + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return NULL;
+        *pages = (struct pages_guarded){memory + page, rounded};
+        /* qemu refuses an empty range */
+        if (rounded && mprotect(pages->first, rounded, PROT_READ | PROT_WRITE) != 0) {
+            pages_guarded_free(pages);
+            return NULL;
+        }
+    }
+    return at_end ? pages->first + pages->bytes - bytes : pages->first;
 }
 
-void *pages_alloc_guarded(size_t bytes, bool at_end) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), all = guarded_bytes(bytes, page);
-    char *memory = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return NULL;
-    /* qemu refuses an empty range */
-    if (all == 2 * page || mprotect(memory + page, all - 2 * page, PROT_READ | PROT_WRITE) == 0)
-        return at_end ? memory + all - page - bytes : memory + page;
-    munmap(memory, all);
-    return NULL;
-}
-
-void pages_free_guarded(void *memory, size_t bytes) {
+void pages_guarded_free(struct pages_guarded *pages) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (memory) munmap((char *)memory - ((uintptr_t)memory % page) - page, guarded_bytes(bytes, page));
+    if (pages->first) munmap(pages->first - page, pages->bytes + 2 * page);
+    *pages = (struct pages_guarded){0};
 }
 
 void *pages_alloc(size_t bytes) {

@@ -17,9 +17,16 @@ enum status pages_check(size_t bytes);
    in every row of a matrix, and a TLB has about 2000 entries. */
 void *pages_alloc(size_t bytes);
 
-/* Exactly `bytes` zeroed bytes between two pages that cannot be accessed: at the start of a page or, with
-   `at_end`, up to the end of one, so that an access before or after them crashes. NULL if out of memory. */
-void *pages_alloc_guarded(size_t bytes, bool at_end);
-void pages_free_guarded(void *memory, size_t bytes);
+/* Memory between two pages that cannot be accessed. {0} at first. */
+struct pages_guarded {
+    char *first;
+    size_t bytes; /* whole pages */
+};
+
+/* `bytes` bytes of it, of any contents, at its start or, with `at_end`, up to its end, so that an access
+   before or behind them crashes. It grows if it must; what was taken before is invalid then. NULL if out of
+   memory. */
+void *pages_guarded_take(struct pages_guarded *pages, size_t bytes, bool at_end);
+void pages_guarded_free(struct pages_guarded *pages);
 
 #endif

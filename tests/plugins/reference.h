@@ -3,6 +3,8 @@
 #ifndef TESSERA_TESTS_PLUGINS_REFERENCE_H
 #define TESSERA_TESTS_PLUGINS_REFERENCE_H
 
+#include <stdlib.h>
+
 #include "kernels/bf16.h"
 #include "kernels/f16.h"
 #include "kernels/gemm.h"
@@ -54,26 +56,28 @@ static inline double reference_sum(const struct gemm_call *call, size_t i, size_
     return call->alpha * sum;
 }
 
-/* The sums of several columns at once, because each verification makes thousands of products. */
-static inline enum gemm_status reference_gemm(const struct gemm_call *call) {
+/* Not inlined, and with sums of several columns at once: each verification makes thousands of products. */
+__attribute__((noinline, unused)) static enum gemm_status reference_gemm(const struct gemm_call *call) {
     enum { COLUMNS = 16 };
-    const bool ta = gemm_transposes_a(call->op), tb = gemm_transposes_b(call->op);
-    const size_t a_row = ta ? 1 : call->lda, a_p = ta ? call->lda : 1;
-    const size_t b_p = tb ? 1 : call->ldb, b_col = tb ? call->ldb : 1;
-    for (size_t i = 0; i < call->m; i++)
-        for (size_t j0 = 0; j0 < call->n; j0 += COLUMNS) {
-            const size_t columns = call->n - j0 < COLUMNS ? call->n - j0 : COLUMNS;
+    double(*const b)[COLUMNS] = calloc(call->k + 1, sizeof *b); /* columns j0 .. of op(B), then zeros */
+    if (!b) return GEMM_FAILED;
+    for (size_t j0 = 0; j0 < call->n; j0 += COLUMNS) {
+        const size_t columns = call->n - j0 < COLUMNS ? call->n - j0 : COLUMNS;
+        for (size_t p = 0; p < call->k; p++)
+            for (size_t j = 0; j < COLUMNS; j++) b[p][j] = j < columns ? reference_b(call, p, j0 + j) : 0;
+        for (size_t i = 0; i < call->m; i++) {
             double sum[COLUMNS] = {0};
             for (size_t p = 0; p < call->k; p++) {
-                const double a = reference_get(call->dtype, call->a, i * a_row + p * a_p);
-                for (size_t j = 0; j < columns; j++)
-                    sum[j] += a * reference_get(call->dtype, call->b, p * b_p + (j0 + j) * b_col);
+                const double a = reference_a(call, i, p);
+                for (size_t j = 0; j < COLUMNS; j++) sum[j] += a * b[p][j];
             }
             for (size_t j = 0; j < columns; j++) {
                 const double c = call->beta == 0 ? 0 : call->beta * reference_get_c(call, i, j0 + j);
                 reference_set_c(call, i, j0 + j, call->alpha * sum[j] + c);
             }
         }
+    }
+    free(b);
     return GEMM_OK;
 }
 
