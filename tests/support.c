@@ -217,6 +217,16 @@ int support_run(char *output, size_t size, const char *format, ...) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+void support_refuses(const char *command, const struct support_refusal *list, size_t count) {
+    static char output[1 << 17];
+    for (size_t i = 0; i < count; i++) {
+        const int code = support_run(output, sizeof output, "%s %s", command, list[i].arguments);
+        if (code != list[i].code) fail_msg("%s %s: exit %d: %s", command, list[i].arguments, code, output);
+        assert_says(output, "train: ");
+        assert_says(output, list[i].says);
+    }
+}
+
 size_t support_log(const char *path, const char *type, int seed, cJSON **last) {
     size_t length, count = 0;
     char *text = (char *)support_read(path, &length);

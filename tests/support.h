@@ -65,6 +65,16 @@ void support_open(struct compute *compute, const char *backend, int threads);
    output and error together in `output`. Returns the exit code, or 128 + the signal. */
 int support_run(char *output, size_t size, const char *arguments, ...) __attribute__((format(printf, 3, 4)));
 
+/* A wrong use of the program, its exit code, and what it says. */
+struct support_refusal {
+    const char *arguments;
+    int code;
+    const char *says;
+};
+
+/* Runs "COMMAND ARGUMENTS" for each of the list, and asserts that. */
+void support_refuses(const char *command, const struct support_refusal *list, size_t count);
+
 /* The number of lines of a log with this type and, unless it is 0, this seed. *last receives the last of
    them; the caller deletes it. */
 size_t support_log(const char *path, const char *type, int seed, cJSON **last);

@@ -295,30 +295,24 @@ static void wrong_plugin_gets_no_time(void **state) {
 
 static void wrong_use_is_named(void **state) {
     (void)state;
-    static const struct {
-        const char *arguments;
-        int code;
-        const char *says;
-    } wrong[] = {{"--sizes 640", 2, "--sizes must be"},
-                 {"--sizes 100x200", 2, "at least as many rows as"},
-                 {"--sizes 64x32,64x16,64x8 --windows 2,3", 2, "--windows must be one number"},
-                 {"--windows 0", 2, "--windows must be"},
-                 {"--nb 20", 2, "--nb must be multiples of 16 up to 512, not 20"},
-                 {"--nb 64..1024", 2, "--nb must be multiples of 16 up to 512, not 1024"},
-                 {"--nb none", 2, "--nb lists nothing"},
-                 {"--methods fast", 2, "--methods has no method 'fast'"},
-                 {"--condition 0.5", 2, "--condition must be"},
-                 {"--counts x", 2, "--counts must be"},
-                 {"--group 0", 2, "--group must be"},
-                 {"--stride 0", 2, "--stride must be"},
-                 {"--repeat 0", 2, "--repeat must be"},
-                 {"--limit-seconds x", 2, "--limit-seconds must be"},
-                 {"--dtype f16", 2, "--dtype"},
-                 {"--backends none-such", 4, "no backend is called"}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(RUN("bench qr %s", wrong[i].arguments), wrong[i].code);
-        assert_says(output, wrong[i].says);
-    }
+    static const struct support_refusal wrong[] = {
+        {"--sizes 640", 2, "--sizes must be"},
+        {"--sizes 100x200", 2, "at least as many rows as"},
+        {"--sizes 64x32,64x16,64x8 --windows 2,3", 2, "--windows must be one number"},
+        {"--windows 0", 2, "--windows must be"},
+        {"--nb 20", 2, "--nb must be multiples of 16 up to 512, not 20"},
+        {"--nb 64..1024", 2, "--nb must be multiples of 16 up to 512, not 1024"},
+        {"--nb none", 2, "--nb lists nothing"},
+        {"--methods fast", 2, "--methods has no method 'fast'"},
+        {"--condition 0.5", 2, "--condition must be"},
+        {"--counts x", 2, "--counts must be"},
+        {"--group 0", 2, "--group must be"},
+        {"--stride 0", 2, "--stride must be"},
+        {"--repeat 0", 2, "--repeat must be"},
+        {"--limit-seconds x", 2, "--limit-seconds must be"},
+        {"--dtype f16", 2, "--dtype"},
+        {"--backends none-such", 4, "no backend is called"}};
+    support_refuses("bench qr", wrong, sizeof wrong / sizeof *wrong);
 }
 
 int main(void) {

@@ -10,29 +10,21 @@
 #include "src/report/records.h"
 
 static char output[1 << 17];
-static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
-
-static int make_data(void **state) {
-    (void)state;
-    snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
-    unsetenv("TESSERA_DATA");
-    return 0;
-}
 
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 #define SMALL "--layers 42-16-4 --batch-size 32 --epochs 3 --threads 2"
 
 static void trains_and_reports(void **state) {
     (void)state;
-    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3", data), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3", support_data), 0);
     assert_says(output, "network   42-16-4, relu, init he: 756 parameters");
-    assert_says(output, data);
+    assert_says(output, support_data);
     assert_says(output, "test accuracy");
     assert_says(output, "+- ");
     assert_says(output, "GEMM NT input gradient");
     assert_says(output, "transfer/total");
     assert_null(strchr(output, '\r')); /* no progress line into a pipe */
-    assert_int_equal(RUN("train --data %s " SMALL, data), 0);
+    assert_int_equal(RUN("train --data %s " SMALL, support_data), 0);
 }
 
 static void openblas_threads_spin_briefly(void **state) {
@@ -73,11 +65,7 @@ static void openmp_threads_spin_briefly(void **state) {
 
 static void mistakes_have_their_exit_codes(void **state) {
     (void)state;
-    static const struct {
-        const char *arguments;
-        int code;
-        const char *says;
-    } cases[] = {
+    static const struct support_refusal cases[] = {
         {"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
         {"--batchsize 3", 2, "did you mean '--batch-size'?"},
         {"--epochs", 2, "--epochs needs a value"},
@@ -106,21 +94,17 @@ static void mistakes_have_their_exit_codes(void **state) {
         {"--resume no-such.safetensors", 3, "no-such.safetensors"},
         {"devices --epochs 3", 2, "unknown or ambiguous flag '--epochs'"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(RUN("%s", cases[i].arguments), cases[i].code);
-        assert_says(output, "train: ");
-        assert_says(output, cases[i].says);
-    }
+    support_refuses("", cases, sizeof cases / sizeof *cases);
 }
 
 static void data_that_does_not_fit(void **state) {
     (void)state;
-    assert_int_equal(RUN("--data %s", data), 2);
+    assert_int_equal(RUN("--data %s", support_data), 2);
     assert_says(output, "the images have 42 pixels: set --layers 42-");
-    assert_int_equal(RUN("--data %s --layers 42-9-3", data), 3);
+    assert_int_equal(RUN("--data %s --layers 42-9-3", support_data), 3);
     assert_says(output, "of the training set has the label 3, but layers ends with 3 outputs");
-    assert_int_equal(RUN("--data %s --layers 42-9-4 --validation 300", data), 2);
-    assert_int_equal(RUN("--data %s --layers 42-1048576-1048576-4", data), 1);
+    assert_int_equal(RUN("--data %s --layers 42-9-4 --validation 300", support_data), 2);
+    assert_int_equal(RUN("--data %s --layers 42-1048576-1048576-4", support_data), 1);
     assert_says(output, "TiB");
 }
 
@@ -203,17 +187,17 @@ static void does_what_is_meant(void **state) {
     assert_says(
         output,
         "warning: the environment variable TESSERA_EPOCH has no effect; did you mean TESSERA_EPOCHS?");
-    assert_int_equal(RUN("--data %s " SMALL " --log - 2>/dev/null", data), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --log - 2>/dev/null", support_data), 0);
     assert_true(strncmp(output, "{\"type\":\"header\"", 16) == 0);
     assert_null(strstr(output, "network "));
-    assert_int_equal(RUN("--data %s " SMALL " --log - --csv -", data), 2);
-    assert_int_equal(RUN("--data %s " SMALL " --save -", data), 2);
-    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3 --save %s", data, model), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --log - --csv -", support_data), 2);
+    assert_int_equal(RUN("--data %s " SMALL " --save -", support_data), 2);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3 --save %s", support_data, model), 0);
     assert_null(strstr(output, "warning"));
-    assert_int_equal(RUN("--data %s --resume %s --epochs 2", data, model), 0);
+    assert_int_equal(RUN("--data %s --resume %s --epochs 2", support_data, model), 0);
     assert_says(output, "train: warning: the checkpoint is at epoch 3 of 2: nothing to train; ");
     assert_says(output, "--epochs 4 trains one more");
-    assert_int_equal(RUN("--data %s " SMALL " --lr 100", data), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 100", support_data), 0);
     assert_says(output, "train: warning: the network has not learnt: its loss, ");
 }
 
@@ -240,12 +224,13 @@ static void configs_are_found(void **state) {
 static void dry_run_trains_nothing(void **state) {
     (void)state;
     const char *init = support_path("dry.safetensors");
-    assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", data, init), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", support_data, init), 0);
     assert_null(strstr(output, "test accuracy"));
-    assert_int_equal(RUN("eval %s --data %s", init, data), 0);
+    assert_int_equal(RUN("eval %s --data %s", init, support_data), 0);
     const char *const runs[] = {"", "--dry-run", "--dry-run --ensemble 2"}; /* the same notice */
     for (size_t i = 0; i < 3; i++) {
-        assert_int_equal(RUN("--data %s " SMALL " --backend serial --engine fused %s", data, runs[i]), 0);
+        assert_int_equal(RUN("--data %s " SMALL " --backend serial --engine fused %s", support_data, runs[i]),
+                         0);
         assert_says(output,
                     "engine fused cannot be used here: backend 'serial' has no fused steps; eager instead");
     }
@@ -255,8 +240,8 @@ static void dry_run_trains_nothing(void **state) {
 static void mistakes_are_pictured(void **state) {
     (void)state;
     const char *init = support_path("init.safetensors");
-    assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", data, init), 0);
-    assert_int_equal(RUN("eval %s --data %s --misclassified 2", init, data), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --dry-run --save-init %s", support_data, init), 0);
+    assert_int_equal(RUN("eval %s --data %s --misclassified 2", init, support_data), 0);
     assert_says(output, "the 2 most confident of");
     assert_says(output, ", not ");
     assert_says(output, "%%");
@@ -267,7 +252,8 @@ static void divergence_exits_1(void **state) {
     const char *model = support_path("never.safetensors"), *log = support_path("never.jsonl");
     cJSON *line;
     assert_int_equal(
-        RUN("--data %s " SMALL " --lr 1000 --weight-decay 100 --save %s --log %s", data, model, log), 1);
+        RUN("--data %s " SMALL " --lr 1000 --weight-decay 100 --save %s --log %s", support_data, model, log),
+        1);
     assert_says(output, "the loss is not finite at epoch 1, step ");
     assert_int_equal(support_log(log, "stopped", 0, &line), 1);
     assert_says(record_text(line, "reason"), "the loss is not finite at epoch 1, step ");
@@ -311,5 +297,5 @@ int main(void) {
         cmocka_unit_test(devices_lists_everything),
         cmocka_unit_test(full_standard_output_is_noticed),
     };
-    return cmocka_run_group_tests_name("cli", tests, make_data, NULL);
+    return cmocka_run_group_tests_name("cli", tests, support_make_data, NULL);
 }

@@ -9,14 +9,6 @@
 #include <unistd.h>
 
 static char output[1 << 17];
-static char data[256]; /* 4 classes, 6x7 pixels, 300 + 100 images */
-
-static int make_data(void **state) {
-    (void)state;
-    snprintf(data, sizeof data, "%s", support_data_directory("data", 300, 100, 6, 7, 4));
-    unsetenv("TESSERA_DATA");
-    return 0;
-}
 
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
 #define SMALL "--layers 42-16-4 --batch-size 32 --epochs 3 --threads 2"
@@ -26,7 +18,8 @@ static void logs_are_complete(void **state) {
     const char *log = support_path("run.jsonl"), *csv = support_path("run.csv");
     cJSON *line;
     const double start = clock_seconds();
-    assert_int_equal(RUN("--data %s " SMALL " --log %s --csv %s --log-steps 7 --seed 5", data, log, csv), 0);
+    assert_int_equal(
+        RUN("--data %s " SMALL " --log %s --csv %s --log-steps 7 --seed 5", support_data, log, csv), 0);
     const double wall = clock_seconds() - start;
     assert_int_equal(support_log(log, "header", 0, &line), 1);
     static const char *const facts[] = {"machine", "cpu",       "compiler", "flags",     "commit", "backend",
@@ -80,8 +73,9 @@ static void logs_are_complete(void **state) {
 static void save_eval_and_target(void **state) {
     (void)state;
     const char *model = support_path("model.safetensors");
-    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3 --save %s --target-accuracy 90", data, model), 0);
-    assert_int_equal(RUN("--data %s " SMALL " --lr 0 --target-accuracy 0.9", data), 6);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0.3 --save %s --target-accuracy 90", support_data, model),
+                     0);
+    assert_int_equal(RUN("--data %s " SMALL " --lr 0 --target-accuracy 0.9", support_data), 6);
     assert_says(output, "is below the target of 90.00 %");
     assert_int_equal(RUN("eval %s --misclassified 3", model), 0); /* data and network from the checkpoint */
     assert_says(output, "confusion matrix");
@@ -91,8 +85,8 @@ static void save_eval_and_target(void **state) {
     assert_int_equal(exited, strstr(output, "100/100") ? 0 : 6);
     assert_int_equal(RUN("eval %s --layers 42-9-4", model), 3);
     assert_says(output, "another architecture");
-    assert_int_equal(RUN("--resume %s --epochs 4 --dtype f64 --data %s", model, data), 3);
-    assert_int_equal(RUN("--data %s " SMALL " --save %s/no-such/x", data, data), 1);
+    assert_int_equal(RUN("--resume %s --epochs 4 --dtype f64 --data %s", model, support_data), 3);
+    assert_int_equal(RUN("--data %s " SMALL " --save %s/no-such/x", support_data, support_data), 1);
 }
 
 /* Average weights and early stopping, on the console, in the logs and for eval. */
@@ -105,7 +99,7 @@ static void averages_and_early_stopping(void **state) {
     assert_int_equal(
         RUN("--data %s --layers 42-16-4 --batch-size 32 --epochs 50 --lr 0.5 --validation 50 --patience 2 "
             "--ema-decay 0.9 --dropout 0.1 --save %s --log %s --csv %s",
-            data, model, log, csv),
+            support_data, model, log, csv),
         0);
     assert_says(output, "average of weights 0.9, patience 2");
     assert_says(output, "of average weights");
@@ -133,14 +127,16 @@ static void averages_and_early_stopping(void **state) {
         cJSON_Delete(line);
         remove(eval);
     }
-    assert_int_equal(RUN("--data %s --resume %s", data, model), 0);
+    assert_int_equal(RUN("--data %s --resume %s", support_data, model), 0);
     assert_says(output, "the patience has run out: nothing to train");
     assert_says(output, "early stopping     the patience ran out");
-    assert_int_equal(RUN("--data %s --resume %s --validation 40", data, model), 3);
+    assert_int_equal(RUN("--data %s --resume %s --validation 40", support_data, model), 3);
     assert_says(output,
                 "has a best epoch: to resume with --patience, validation must be 50 as before, not 40");
-    assert_int_equal(RUN("--data %s --resume %s --validation 40 --patience 0 --dry-run", data, model), 0);
-    assert_int_equal(RUN("--data %s --resume %s --validation 60 --patience 0 --dry-run", data, model), 3);
+    assert_int_equal(RUN("--data %s --resume %s --validation 40 --patience 0 --dry-run", support_data, model),
+                     0);
+    assert_int_equal(RUN("--data %s --resume %s --validation 60 --patience 0 --dry-run", support_data, model),
+                     3);
     assert_says(output,
                 "was trained on images that --validation 60 would hold out: use --validation 50 or less");
 }
@@ -159,7 +155,7 @@ static void epochs_without_evaluation(void **state) {
         char key[64];
         size_t size;
         assert_int_equal(RUN("--data %s --layers 42-16-4 --epochs 5 --evaluate-every %s --log %s --csv %s",
-                             data, cases[c].every, log, csv),
+                             support_data, cases[c].every, log, csv),
                          0);
         assert_says(output, "test accuracy ");
         snprintf(key, sizeof key, "\"%s_accuracy\"", cases[c].part);
@@ -186,7 +182,7 @@ static void epochs_without_evaluation(void **state) {
     assert_int_equal(
         RUN("--data %s --layers 42-16-4 --epochs 50 --lr 0 --validation 40 --evaluate-every 4 --patience 3 "
             "--log %s",
-            data, log),
+            support_data, log),
         0);
     assert_int_equal(support_log(log, "epoch", 0, &line), 8);
     assert_int_equal(cJSON_HasObjectItem(line, "validation_accuracy"), 1);
@@ -198,8 +194,8 @@ static void resumed_run_continues(void **state) {
     const char *half = support_path("half.safetensors"), *whole = support_path("whole.safetensors");
     const char *rest = support_path("rest.safetensors");
     size_t a, b;
-    assert_int_equal(RUN("--data %s " SMALL " --momentum 0.9 --epochs 4 --save %s", data, whole), 0);
-    assert_int_equal(RUN("--data %s " SMALL " --momentum 0.9 --epochs 2 --save %s", data, half), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --momentum 0.9 --epochs 4 --save %s", support_data, whole), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --momentum 0.9 --epochs 2 --save %s", support_data, half), 0);
     assert_int_equal(RUN("--resume %s --epochs 4 --threads 2 --save %s", half, rest), 0);
     unsigned char *x = support_read(whole, &a), *y = support_read(rest, &b);
     assert_int_equal(a, b);
@@ -216,7 +212,7 @@ static int interrupt(int signal, int times, const char *save) {
         "%s --data %s --layers 42-64-4 --batch-size 4 --epochs 1000000 --threads 1 --save %s > %s 2>&1 & "
         "pid=$!; for i in $(seq 200); do grep -q '^ *2 ' %s && break; sleep 0.05; done; "
         "for i in $(seq %d); do kill -%d $pid; done; wait $pid",
-        getenv("TESSERA"), data, save, support_path("out"), support_path("out"), times, signal);
+        getenv("TESSERA"), support_data, save, support_path("out"), support_path("out"), times, signal);
     remove(support_path("out")); /* of the previous signal */
     const int status = system(command);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -227,7 +223,8 @@ static void resumed_log_is_continued(void **state) {
     const char *model = support_path("log.safetensors"), *log = support_path("two.jsonl"),
                *csv = support_path("two.csv");
     cJSON *line;
-    assert_int_equal(RUN("--data %s " SMALL " --save %s --log %s --csv %s", data, model, log, csv), 0);
+    assert_int_equal(RUN("--data %s " SMALL " --save %s --log %s --csv %s", support_data, model, log, csv),
+                     0);
     assert_int_equal(RUN("--resume %s --epochs 5 --log %s --csv %s", model, log, csv), 0);
     assert_int_equal(support_log(log, "epoch", 0, &line), 5);
     cJSON_Delete(line);
@@ -241,11 +238,11 @@ static void only_files_are_replaced(void **state) {
     char name[400];
     memset(name, 'x', 300);
     name[300] = '\0';
-    const char *const targets[] = {"/dev/null", data, name};
+    const char *const targets[] = {"/dev/null", support_data, name};
     for (size_t i = 0; i < 3; i++)
         for (int init = 0; init < 2; init++) {
             assert_int_equal(
-                RUN("--data %s " SMALL " --%s %s", data, init ? "save-init" : "save", targets[i]), 1);
+                RUN("--data %s " SMALL " --%s %s", support_data, init ? "save-init" : "save", targets[i]), 1);
             assert_says(output, "cannot write the checkpoint");
             assert_null(strstr(output, "train accuracy"));
         }
@@ -289,7 +286,7 @@ static void a_failed_save_loses_no_result(void **state) {
     /* a limit of two blocks of 512 bytes: clang's OpenMP runtime needs a file of that size in /dev/shm, the
        checkpoint needs more */
     setenv("TESSERA", "ulimit -f 2; exec", 1);
-    const int code = RUN("%s --data %s " SMALL " --save %s --save-every 1", command, data, model);
+    const int code = RUN("%s --data %s " SMALL " --save %s --save-every 1", command, support_data, model);
     setenv("TESSERA", command, 1);
     assert_int_equal(code, 1);
     assert_says(output, "train: warning: cannot write the checkpoint");
@@ -300,9 +297,10 @@ static void a_failed_save_loses_no_result(void **state) {
 
 static void unwritable_logs_are_errors(void **state) {
     (void)state;
-    assert_int_equal(RUN("--data %s " SMALL " --log %s/no-such/x.jsonl", data, data), 1);
+    assert_int_equal(RUN("--data %s " SMALL " --log %s/no-such/x.jsonl", support_data, support_data), 1);
     assert_says(output, "cannot write the log");
-    if (access("/dev/full", W_OK) == 0) assert_int_equal(RUN("--data %s " SMALL " --log /dev/full", data), 1);
+    if (access("/dev/full", W_OK) == 0)
+        assert_int_equal(RUN("--data %s " SMALL " --log /dev/full", support_data), 1);
 }
 
 int main(void) {
@@ -318,5 +316,5 @@ int main(void) {
         cmocka_unit_test(a_failed_save_loses_no_result),
         cmocka_unit_test(unwritable_logs_are_errors),
     };
-    return cmocka_run_group_tests_name("cli files", tests, make_data, NULL);
+    return cmocka_run_group_tests_name("cli files", tests, support_make_data, NULL);
 }

@@ -191,11 +191,7 @@ static void help_is_of_kmeans(void **state) {
 
 static void wrong_use_is_named(void **state) {
     (void)state;
-    static const struct {
-        const char *arguments;
-        int code;
-        const char *says;
-    } wrong[] = {
+    static const struct support_refusal wrong[] = {
         {"--clusters 301", 2, "301 clusters need as many points, and there are 300"},
         {"--clusters 0", 2, "clusters must be"},
         {"--kmeans-init best", 2, "kmeans-init must be first | random"},
@@ -228,13 +224,9 @@ static void wrong_use_is_named(void **state) {
         {"--data uniform:1MB,4 --picture x.png", 2, "has none"},
         {"--data uniform:1MB,4 --validation 3", 2, "has none"},
         {"--data none.safetensors", 3, "none.safetensors"}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char arguments[1024];
-        snprintf(arguments, sizeof arguments, "kmeans --data %s ", support_data);
-        strcat(arguments, wrong[i].arguments);
-        assert_int_equal(RUN("%s", arguments), wrong[i].code);
-        assert_says(output, wrong[i].says);
-    }
+    char command[512];
+    snprintf(command, sizeof command, "kmeans --data %s", support_data);
+    support_refuses(command, wrong, sizeof wrong / sizeof *wrong);
     const char *file = support_path("both");
     assert_int_equal(RUN("kmeans --data %s --save %s --predict %s", support_data, file, file), 2);
     assert_int_equal(RUN("train --clusters 3"), 2); /* it would have no effect */

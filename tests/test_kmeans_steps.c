@@ -299,22 +299,16 @@ static void wrong_plugin_gets_no_time(void **state) {
 
 static void wrong_use_is_named(void **state) {
     (void)state;
-    static const struct {
-        const char *arguments;
-        int code;
-        const char *says;
-    } wrong[] = {{"--size 3MB --features 0", 2, "--features must be"},
-                 {"--size 3", 2, "must be uniform:SIZE,FEATURES"},
-                 {"--steps fast", 2, "--steps has no step 'fast'"},
-                 {"--block-sizes 31", 2, "--block-sizes must be from 32 to 1024"},
-                 {"--iterations 0", 2, "--iterations must be at least 1"},
-                 {"--size 1KB --clusters 500", 2, "500 clusters need as many points"},
-                 {"--backends none-such", 4, "no backend is called"},
-                 {"--steps nearest --backends serial", 2, "leave nothing to measure"}};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        assert_int_equal(RUN("bench kmeans %s", wrong[i].arguments), wrong[i].code);
-        assert_says(output, wrong[i].says);
-    }
+    static const struct support_refusal wrong[] = {
+        {"--size 3MB --features 0", 2, "--features must be"},
+        {"--size 3", 2, "must be uniform:SIZE,FEATURES"},
+        {"--steps fast", 2, "--steps has no step 'fast'"},
+        {"--block-sizes 31", 2, "--block-sizes must be from 32 to 1024"},
+        {"--iterations 0", 2, "--iterations must be at least 1"},
+        {"--size 1KB --clusters 500", 2, "500 clusters need as many points"},
+        {"--backends none-such", 4, "no backend is called"},
+        {"--steps nearest --backends serial", 2, "leave nothing to measure"}};
+    support_refuses("bench kmeans", wrong, sizeof wrong / sizeof *wrong);
 }
 
 int main(void) {

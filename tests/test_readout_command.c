@@ -261,11 +261,7 @@ static void drift_turns_the_stream(void **state) {
 
 static void wrong_use_is_named(void **state) {
     (void)state;
-    static const struct {
-        const char *arguments;
-        int code;
-        const char *says;
-    } wrong[] = {
+    static const struct support_refusal wrong[] = {
         {"", 2, "--features hidden needs a network"},
         {"--features random:0", 2, "N must be a whole number from 1"},
         {"--features random:-1", 2, "N must be a whole number from 1"},
@@ -297,11 +293,9 @@ static void wrong_use_is_named(void **state) {
         {"--features random:9 --dtype f16", 2, "dtype must be"},
         {"--features random:9 --epochs 3", 2, "unknown or ambiguous flag"},
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        const int code = RUN("readout --data %s %s", support_data, wrong[i].arguments);
-        if (code != wrong[i].code) fail_msg("%s: exit %d: %s", wrong[i].arguments, code, output);
-        assert_says(output, wrong[i].says);
-    }
+    char command[512];
+    snprintf(command, sizeof command, "readout --data %s", support_data);
+    support_refuses(command, wrong, sizeof wrong / sizeof *wrong);
 }
 
 static void other_files_are_refused(void **state) {
