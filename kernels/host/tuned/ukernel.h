@@ -53,7 +53,7 @@ INLINE void NAME(ukernel_unpacked)(const size_t rows, const size_t vectors, cons
                 __builtin_prefetch(b + next_b + v * LANES, 0, 2);
                 if (b_out) STORE_VECTOR(b_out + v * LANES, LOAD_VECTOR(b + v * LANES));
             }
-            b_out += b_out ? vectors * LANES : 0;
+            if (b_out) b_out += vectors * LANES;
         }
         NAME(rank1_update)(rows, vectors, sum, a_rows, rs_a, b);
         UNROLL for (size_t i = 0; i < rows; i += 3) {
