@@ -3,8 +3,12 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "src/base/pages.h"
 #include "src/base/profile.h"
 #include "src/base/rng.h"
 #include "src/base/text.h"
@@ -237,6 +241,37 @@ static void profile_adds_up(void **state) {
     assert_true(since.seconds[PART_BATCH] == 0 && profile_transfer_ratio(&since) == 1);
 }
 
+static bool crashes_at(const volatile char *byte) {
+    int status;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr)) _exit(0); /* a sanitizer would report it */
+        (void)*byte;
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+}
+
+/* Whatever was taken before: a smaller piece, a larger one, one of several pages. */
+static void guards_are_next_to_what_was_taken(void **state) {
+    (void)state;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), sizes[] = {3 * page, 10, page + 1, 5 * page, 2 * page};
+    struct pages_guarded pages = {0};
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        const bool at_end = i % 2;
+        const size_t bytes = sizes[i / 2], rounded = (bytes + page - 1) / page * page;
+        char *memory = pages_guarded_take(&pages, bytes, at_end);
+        assert_non_null(memory);
+        memset(memory, 1, bytes);
+        char *const first = at_end ? memory + bytes - rounded : memory;
+        assert_true(crashes_at(first - 1) && crashes_at(first + rounded));
+        assert_false(crashes_at(memory) || crashes_at(memory + bytes - 1));
+    }
+    pages_guarded_free(&pages);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers),
@@ -253,6 +288,7 @@ int main(void) {
         cmocka_unit_test(numbers_for_people),
         cmocka_unit_test(lines_of_a_text),
         cmocka_unit_test(messages_nest),
+        cmocka_unit_test(guards_are_next_to_what_was_taken),
         cmocka_unit_test(profile_adds_up),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);

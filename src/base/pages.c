@@ -24,25 +24,31 @@ enum status pages_check(size_t bytes) {
     return bytes <= available ? STATUS_OK : out_of_memory(bytes, available, limit);
 }
 
+/* Maps `bytes` bytes and two more pages, none of which can be accessed yet. */
+static bool map_guarded(struct pages_guarded *pages, size_t bytes, size_t page) {
+    char *memory = mmap(NULL, bytes + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) *pages = (struct pages_guarded){.first = memory + page, .mapped = bytes};
+    return memory != MAP_FAILED;
+}
+
 void *pages_guarded_take(struct pages_guarded *pages, size_t bytes, bool at_end) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = (bytes + page - 1) / page * page;
-    if (!pages->first || pages->bytes < rounded) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), wanted = (bytes + page - 1) / page * page;
+    if (!pages->first || pages->mapped < wanted) {
         pages_guarded_free(pages);
-        char *memory = mmap(NULL, rounded + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED) return NULL;
-        *pages = (struct pages_guarded){memory + page, rounded};
-        /* qemu refuses an empty range */
-        if (rounded && mprotect(pages->first, rounded, PROT_READ | PROT_WRITE) != 0) {
-            pages_guarded_free(pages);
-            return NULL;
-        }
+        if (!map_guarded(pages, wanted, page)) return NULL;
     }
-    return at_end ? pages->first + pages->bytes - bytes : pages->first;
+    const bool more = pages->open < wanted;
+    const size_t from = more ? pages->open : wanted, to = more ? wanted : pages->open;
+    /* qemu refuses an empty range */
+    if (from < to && mprotect(pages->first + from, to - from, more ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        return NULL;
+    pages->open = wanted;
+    return at_end ? pages->first + wanted - bytes : pages->first;
 }
 
 void pages_guarded_free(struct pages_guarded *pages) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (pages->first) munmap(pages->first - page, pages->bytes + 2 * page);
+    if (pages->first) munmap(pages->first - page, pages->mapped + 2 * page);
     *pages = (struct pages_guarded){0};
 }
 

@@ -17,15 +17,15 @@ enum status pages_check(size_t bytes);
    in every row of a matrix, and a TLB has about 2000 entries. */
 void *pages_alloc(size_t bytes);
 
-/* Memory between two pages that cannot be accessed. {0} at first. */
+/* Memory between pages that cannot be accessed. {0} at first. */
 struct pages_guarded {
     char *first;
-    size_t bytes; /* whole pages */
+    size_t mapped, open; /* bytes from there on; open: may be accessed */
 };
 
-/* `bytes` bytes of it, of any contents, at its start or, with `at_end`, up to its end, so that an access
-   before or behind them crashes. It grows if it must; what was taken before is invalid then. NULL if out of
-   memory. */
+/* `bytes` bytes of it, of any contents, at the start of a page or, with `at_end`, up to the end of one. The
+   pages before and behind cannot be accessed. It grows if it must; what was taken before is invalid then.
+   NULL if out of memory. */
 void *pages_guarded_take(struct pages_guarded *pages, size_t bytes, bool at_end);
 void pages_guarded_free(struct pages_guarded *pages);
 
