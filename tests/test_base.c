@@ -2,6 +2,7 @@
 #include "tests/support.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -246,12 +247,12 @@ static bool crashes_at(const volatile char *byte) {
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (!freopen("/dev/null", "w", stderr)) _exit(0); /* a sanitizer would report it */
+        signal(SIGSEGV, SIG_DFL); /* neither cmocka nor a sanitizer goes on */
         (void)*byte;
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
-    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
 /* Whatever was taken before: a smaller piece, a larger one, one of several pages. */
