@@ -254,12 +254,14 @@ struct gemm_backend {
        program keeps short evaluations below. 0: no product does. */
     double light_multiplications;
 
-    /* A weight gradient that updates the weights itself (kernels/ops.h), from the same sums as `gemm`, and
-       does not write C. The program asks `fuses_update` before each call. NULL: never; an op updates them
-       after `gemm`. For built-in backends alone, because the verification of plug-ins does not cover it. */
+    /* Weight gradients that update the weights themselves (kernels/ops.h), from the same sums as `gemm`, and
+       do not write C: `count` of them, of other weights each. The program asks `fuses_update` before, for
+       each. GEMM_UNSUPPORTED for several: the program makes them one by one. NULL: never; an op updates the
+       weights after `gemm`. For built-in backends alone, because the verification of plug-ins does not cover
+       it. */
     bool (*fuses_update)(void *context, const struct gemm_call *call, const struct weight_update *update);
-    enum gemm_status (*gemm_update)(void *context, const struct gemm_call *call,
-                                    const struct weight_update *update);
+    enum gemm_status (*gemm_update)(void *context, const struct gemm_call *calls,
+                                    const struct weight_update *updates, size_t count);
 
     /* The output layer of a training step, from its input to all gradients (kernels/ops.h), or
        GEMM_UNSUPPORTED: then the program calls `gemm` and the ops. For built-in backends alone. */
@@ -269,7 +271,8 @@ struct gemm_backend {
 /* --- plug-ins --- */
 
 /* The version of this header. New optional slots go to the end of struct gemm_backend: plug-ins that were
-   built without them still work. Any other change raises the number, and the program refuses plug-ins of
+   built without them still work. Slots for built-in backends alone may change in place, because the program
+   takes them as NULL in a plug-in. Any other change raises the number, and the program refuses plug-ins of
    another number. */
 #define GEMM_ABI 4
 

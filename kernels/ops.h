@@ -102,7 +102,7 @@ struct weight_update {
     struct update rule;
     const struct step_scalars *step;
     const struct tally *guard; /* nothing changes once guard->bad_step is set */
-    void *stream;              /* (optional) the stream to issue on, instead of that of the backend */
+    void *stream;              /* (optional) of a single call: to issue it on, instead of the backend's */
 };
 
 /* The output layer of a training step: logits, their softmax cross-entropy (as the op below), gradients of

@@ -19,9 +19,9 @@ static bool fuses_nothing(void *context, const struct gemm_call *call, const str
     return false;
 }
 
-static enum gemm_status update_nothing(void *context, const struct gemm_call *call,
-                                       const struct weight_update *update) {
-    (void)context, (void)call, (void)update;
+static enum gemm_status update_nothing(void *context, const struct gemm_call *calls,
+                                       const struct weight_update *updates, size_t count) {
+    (void)context, (void)calls, (void)updates, (void)count;
     return GEMM_UNSUPPORTED;
 }
 

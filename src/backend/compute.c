@@ -190,7 +190,16 @@ enum status compute_gemm_update(struct compute *compute, const struct gemm_call 
                                 const struct weight_update *update, bool *updated) {
     *updated = !compute->audit || !audit_due(compute->audit, call);
     if (!*updated) return audit_call(compute->audit, compute, call, run_gemm);
-    return check_result(compute, call, compute->backend->gemm_update(compute->context, call, update));
+    return check_result(compute, call, compute->backend->gemm_update(compute->context, call, update, 1));
+}
+
+enum status compute_gemm_updates(struct compute *compute, const struct gemm_call *calls,
+                                 const struct weight_update *updates, size_t count, bool *done) {
+    const enum gemm_status result =
+        compute->audit ? GEMM_UNSUPPORTED
+                       : compute->backend->gemm_update(compute->context, calls, updates, count);
+    *done = result == GEMM_OK;
+    return result == GEMM_UNSUPPORTED ? STATUS_OK : check_result(compute, calls, result);
 }
 
 static enum status keep_result(struct compute *compute, const struct gemm_call *call) {

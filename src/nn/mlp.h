@@ -60,8 +60,8 @@ struct mlp {
        their weights themselves, and are then not stored. Requires one backward pass a step, with beta 0, no
        other reader of the gradients, and on_gradients NULL. */
     const struct weight_update *update;
-    bool updates_overlap; /* updating weight gradients, and the bias gradient of the output layer, may run
-                             beside other work (aside_begin in device.h) */
+    bool updates_overlap; /* updating weight gradients may run at once, or they and the bias gradient of the
+                             output layer beside other work (aside_begin in device.h) */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
     void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */

@@ -211,52 +211,75 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     return input_gradient(mlp, l, rows, step, beta, !mlp->layer[l].updated || *from_gemm, from_gemm);
 }
 
-/* Issues the weight gradients that update their weights, after all products that read these weights. None of
-   them fills a GPU from its start to its end: those of every second layer run on a second stream, if they may
-   overlap. */
-static enum status update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
-    struct device *device = &mlp->compute->device;
-    enum status status = STATUS_OK;
-    size_t issued = 0;
-    for (size_t l = mlp->depth; l-- > 0 && !status;) {
+/* Several weight gradients that update their weights, from the last layer on: the next step begins with the
+   first, whose weights a cache then still has. */
+struct update_list {
+    size_t count, layer[PROFILE_MAX_LAYERS];
+    struct gemm_call call[PROFILE_MAX_LAYERS];
+    struct weight_update update[PROFILE_MAX_LAYERS];
+};
+
+static struct update_list list_updates(const struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+    struct update_list list;
+    list.count = 0;
+    for (size_t l = mlp->depth; l-- > 0;) {
         if (!mlp->layer[l].updated) continue;
-        const struct gemm_call call = weight_gradient(mlp, l, rows, step != NULL, 0, false);
-        struct weight_update update = update_of(mlp, l);
-        if (mlp->updates_overlap && !issued) device->driver->aside_begin(device);
-        if (mlp->updates_overlap && issued++ % 2) update.stream = device->driver->aside_stream(device);
-        status = compute_gemm_update(mlp->compute, &call, &update, &mlp->layer[l].updated);
-        lap_gemm(mlp, l, &call);
+        list.layer[list.count] = l;
+        list.call[list.count] = weight_gradient(mlp, l, rows, step != NULL, 0, false);
+        list.update[list.count++] = update_of(mlp, l);
     }
+    return list;
+}
+
+/* None of them fills a GPU from its start to its end: every second one runs on a second stream, if they may
+   overlap. */
+static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) {
+    struct device *device = &mlp->compute->device;
+    const bool aside = mlp->updates_overlap;
+    enum status status = STATUS_OK;
+    if (aside) device->driver->aside_begin(device);
+    for (size_t i = 0; i < list->count && !status; i++) {
+        const size_t l = list->layer[i];
+        if (aside && i % 2) list->update[i].stream = device->driver->aside_stream(device);
+        status = compute_gemm_update(mlp->compute, &list->call[i], &list->update[i], &mlp->layer[l].updated);
+        lap_gemm(mlp, l, &list->call[i]);
+    }
+    if (aside) device->driver->aside_join(device);
     return status;
 }
 
-/* May work that only updates need run beside the input gradients? */
-static bool overlaps_updates(const struct mlp *mlp) {
-    return mlp->update && mlp->updates_overlap;
+/* Issues the weight gradients that update their weights, after all products that read these weights: at once
+   if nothing times each, and the backend can. */
+static enum status update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+    struct update_list list = list_updates(mlp, rows, step);
+    enum status status = STATUS_OK;
+    bool done = list.count == 0;
+    if (mlp->updates_overlap && !done)
+        status = compute_gemm_updates(mlp->compute, list.call, list.update, list.count, &done);
+    return status || done ? status : update_one_by_one(mlp, &list);
 }
 
-/* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. */
+/* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. aside: that bias gradient is
+   computed aside. */
 static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const struct step_scalars *step,
-                            double beta, bool from_gemm) {
+                            double beta, bool from_gemm, bool aside) {
     struct device *device = &mlp->compute->device;
-    const bool aside = overlaps_updates(mlp);
     enum status status = STATUS_OK;
     device_range_begin(device, "backward");
-    if (aside) device->driver->aside_begin(device);
     for (size_t l = depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
-    if (!status && mlp->update) status = update_weights(mlp, rows, step);
     if (aside) device->driver->aside_join(device);
+    if (!status && mlp->update) status = update_weights(mlp, rows, step);
     device_range_end(device);
     return status;
 }
 
 enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars *step, double beta) {
     struct device *device = &mlp->compute->device;
-    /* the output layer has no activation: its bias gradient is all that changes, and nothing waits for it */
-    activation_backward(mlp,
-                        overlaps_updates(mlp) ? device->driver->aside_begin(device) : device->ops_context,
+    /* the output layer has no activation: its bias gradient is all that changes, and only updates need it */
+    const bool aside = mlp->update && mlp->updates_overlap;
+    activation_backward(mlp, aside ? device->driver->aside_begin(device) : device->ops_context,
                         mlp->depth - 1, rows, beta);
-    return backward(mlp, mlp->depth, rows, step, beta, false);
+    return backward(mlp, mlp->depth, rows, step, beta, false, aside);
 }
 
 /* The output layer in one kernel, if the backend can: *done. */
@@ -294,7 +317,7 @@ enum status mlp_gradients(struct mlp *mlp, size_t rows, const struct step_scalar
     enum status status = forward(mlp, 0, l, rows, step, &from_gemm);
     mlp->gradient_scale = mlp_gradient_scale(mlp, loss->batch);
     if (!status && beta == 0) status = output_layer(mlp, rows, step, *loss, &done);
-    if (done && !status) return backward(mlp, l, rows, step, 0, true);
+    if (done && !status) return backward(mlp, l, rows, step, 0, true, false);
     if (!status) status = forward(mlp, l, l + 1, rows, step, &from_gemm);
     if (status) return status;
     mlp->ops->softmax_cross_entropy(device->ops_context, rows, (double)loss->batch / mlp->gradient_scale,

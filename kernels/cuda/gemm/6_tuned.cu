@@ -139,7 +139,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     const enum kernel kernel = choose(context, call, launcher);
     if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
-    if (kernel == GRADIENT) bf16_gradient_gemm(call, NULL, launcher);
+    if (kernel == GRADIENT) bf16_gradient_gemm(call, launcher);
     if (kernel == FEW_ROWS) few_rows_gemm(call, launcher);
     if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
@@ -171,16 +171,20 @@ static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
            (kernel == FEW_ROWS_TN && few_rows_tn_updates(call, update));
 }
 
-static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *call,
-                                          const struct weight_update *update) {
+/* Several calls, if they have 16 bits. */
+static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *calls,
+                                          const struct weight_update *updates, size_t count) {
     tuned_context *context = (tuned_context *)opaque;
-    cudaStream_t stream = update->stream ? (cudaStream_t)update->stream : context->stream;
+    cudaStream_t stream = updates->stream ? (cudaStream_t)updates->stream : context->stream;
     cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
-    if (!tuned_fuses_update(opaque, call, update)) return GEMM_UNSUPPORTED;
-    const enum kernel kernel = choose(context, call, launcher);
-    if (kernel == GRADIENT) bf16_gradient_gemm(call, update, launcher);
-    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, update, launcher);
-    if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, update, launcher);
+    for (size_t i = 0; i < count; i++)
+        if (!tuned_fuses_update(opaque, calls + i, updates + i) ||
+            (count > 1 && !gemm_is_16bit(calls[i].dtype)))
+            return GEMM_UNSUPPORTED;
+    const enum kernel kernel = choose(context, calls, launcher);
+    if (kernel == GRADIENT) bf16_gradient_update(calls, updates, count, launcher);
+    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, calls, updates, launcher);
+    if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(calls, updates, launcher);
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 

@@ -4,6 +4,7 @@
    Idea       tiles of 64 x 64, several thread blocks on an SM, so that loads, products and stores of
               different blocks overlap. A thread requests its 16 weights (and moments) before the products.
               Lanes exchange sums, so that each has four neighbours of a row: accesses of 16 bytes.
+              One launch has all layers of a step: its start and end, which few copies fill, come once.
    Bound by   bytes: for each weight 4 read and 6 written (sgd), 12 and 14 (adam); apart, the product writes 4
               more, and the update reads 4 more
    Improves   6_tuned.cu with update.cu */
@@ -20,19 +21,26 @@ namespace {
 
 const unsigned SIDE = 64, MOST_K = 128, THREADS = 256; /* SIDE: of a tile; eight warps, 4 x 2 */
 const unsigned ROW_BYTES = SIDE * 2, OPERAND_BYTES = MOST_K * ROW_BYTES;
+const unsigned MOST_GRADIENTS = 10; /* of a launch */
 
-/* All that a launch needs. */
 struct gradient {
     CUtensorMap a, b; /* [k][m], [k][n]: all of k and 64 columns at a time */
     size_t ldc;
-    unsigned m, n, k;
+    unsigned m, n, k, columns; /* columns: of tiles */
     float alpha;
     float *array[3]; /* with ldc: weights and moments; UPDATE_NONE: C */
     void *rounded;   /* T */
+};
+
+/* All that a launch needs. Its blocks have the tiles of one gradient after the other. */
+struct gradients {
+    gradient list[MOST_GRADIENTS];
+    unsigned first[MOST_GRADIENTS]; /* tile of each; ~0u: there are fewer */
     update_rule<float> rule;
     const struct step_scalars *step;
     const struct tally *guard;
 };
+static_assert(sizeof(gradients) <= 4096); /* kernel parameters */
 
 /* The products of a warp: 16 rows of C, and 4 tiles of 8 columns. An operand has 128 bytes for each k, as
    tensor_load swizzles them. */
@@ -69,10 +77,10 @@ struct packs {
     const gradient &p;
     unsigned row, column;
 
-    __device__ packs(const gradient &p, unsigned warp) : p(p) {
+    __device__ packs(const gradient &p, unsigned row0, unsigned column0, unsigned warp) : p(p) {
         const unsigned lane = threadIdx.x % 32;
-        row = blockIdx.y * SIDE + warp / 2 * 16 + lane / 4;
-        column = blockIdx.x * SIDE + warp % 2 * 32 + lane % 2 * 8 + lane % 4 / 2 * 4;
+        row = row0 + warp / 2 * 16 + lane / 4;
+        column = column0 + warp % 2 * 32 + lane % 2 * 8 + lane % 4 / 2 * 4;
     }
 
     __device__ bool inside(unsigned i) const {
@@ -86,13 +94,13 @@ struct packs {
 
 /* Updates a pack of weights and moments, and stores it. */
 template <typename T, update_method METHOD, int ARRAYS>
-__device__ void update(const gradient &p, const update_rates<float> &rates, const pack<float, 4> &gradients,
-                       pack<float, 4> (&was)[ARRAYS], size_t at) {
+__device__ void update(const gradient &p, const update_rule<float> &rule, const update_rates<float> &rates,
+                       const pack<float, 4> &sums, pack<float, 4> (&was)[ARRAYS], size_t at) {
     pack<T, 4> rounded;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
         float m = ARRAYS > 1 ? was[1 % ARRAYS].value[e] : 0, v = ARRAYS > 2 ? was[2 % ARRAYS].value[e] : 0;
-        update_parameter<METHOD>(p.rule, rates, p.alpha * gradients.value[e], was[0].value[e], m, v);
+        update_parameter<METHOD>(rule, rates, p.alpha * sums.value[e], was[0].value[e], m, v);
         if (ARRAYS > 1) was[1 % ARRAYS].value[e] = m;
         if (ARRAYS > 2) was[2 % ARRAYS].value[e] = v;
         rounded.value[e] = was[0].value[e];
@@ -104,19 +112,24 @@ __device__ void update(const gradient &p, const update_rates<float> &rates, cons
 
 template <typename T, update_method METHOD, int ARRAYS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    weight_gradient_kernel(const __grid_constant__ gradient p) {
+    weight_gradient_kernel(const __grid_constant__ gradients all) {
     __shared__ __align__(1024) char a[OPERAND_BYTES], b[OPERAND_BYTES];
     __shared__ uint64_t arrived;
-    const unsigned warp = threadIdx.x / 32;
-    const packs own(p, warp);
+    unsigned number = 0;
+#pragma unroll
+    for (unsigned i = 1; i < MOST_GRADIENTS; i++) number += blockIdx.x >= all.first[i];
+    const gradient &p = all.list[number];
+    const unsigned tile = blockIdx.x - all.first[number], warp = threadIdx.x / 32;
+    const unsigned row0 = tile / p.columns * SIDE, column0 = tile % p.columns * SIDE;
+    const packs own(p, row0, column0, warp);
     pack<float, 4> was[4][ARRAYS];
     update_rates<float> rates = {};
     bool bad = false;
     if (threadIdx.x == 0) {
         mbarrier_init(&arrived);
         mbarrier_expect_tx(&arrived, 2 * OPERAND_BYTES);
-        tensor_load(a, p.a, blockIdx.y * SIDE, 0, &arrived);
-        tensor_load(b, p.b, blockIdx.x * SIDE, 0, &arrived);
+        tensor_load(a, p.a, row0, 0, &arrived);
+        tensor_load(b, p.b, column0, 0, &arrived);
     }
     if constexpr (METHOD != UPDATE_NONE) {
 #pragma unroll
@@ -124,8 +137,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int array = 0; array < ARRAYS; array++)
                 if (own.inside(i)) was[i][array] = pack_at<4>(p.array[array] + own.at(i));
-        rates = update_rates<float>(METHOD, p.rule, p.step);
-        bad = p.guard->bad_step;
+        rates = update_rates<float>(METHOD, all.rule, all.step);
+        bad = all.guard->bad_step;
     }
     float sums[4][4] = {};
     __syncthreads(); /* the mbarrier is initialised */
@@ -137,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         pack<float, 4> four = neighbours(sums[i / 2 * 2], sums[i / 2 * 2 + 1], i % 2);
         if (!own.inside(i)) continue;
         if constexpr (METHOD != UPDATE_NONE) {
-            update<T, METHOD>(p, rates, four, was[i], own.at(i));
+            update<T, METHOD>(p, all.rule, rates, four, was[i], own.at(i));
         } else {
 #pragma unroll
             for (int e = 0; e < 4; e++) four.value[e] *= p.alpha;
@@ -152,7 +165,7 @@ bool aligned(const void *memory, size_t ld, size_t element_bytes, size_t bytes) 
     return (uintptr_t)memory % bytes == 0 && ld * element_bytes % bytes == 0;
 }
 
-typedef void kernel(gradient);
+typedef void kernel(gradients);
 
 template <typename T> kernel *kernel_of(const struct update &rule) {
     switch (rule.method) {
@@ -168,6 +181,56 @@ template <typename T> kernel *kernel_of(const struct update &rule) {
     }
     return weight_gradient_kernel<T, UPDATE_NONE, 1, 4>;
 }
+
+/* Would one launch do both updates? */
+bool same_rule(const struct weight_update &x, const struct weight_update &y) {
+    const struct update &a = x.rule, &b = y.rule;
+    return a.method == b.method && a.nesterov == b.nesterov && a.momentum == b.momentum &&
+           a.weight_decay == b.weight_decay && a.beta1 == b.beta1 && a.beta2 == b.beta2 &&
+           a.epsilon == b.epsilon && !a.moment1 == !b.moment1 && x.step == y.step && x.guard == y.guard;
+}
+
+/* A launch while gradients are added to it. */
+struct gradient_launch {
+    const struct weight_update &first; /* all have its rule */
+    const enum gemm_dtype dtype;
+    unsigned count = 0, tiles = 0;
+    gradients all;
+
+    gradient_launch(const struct weight_update &first, enum gemm_dtype dtype)
+        : first(first), dtype(dtype), all{.rule = update_rule<float>(first.rule),
+                                          .step = first.step,
+                                          .guard = first.guard} {
+        for (unsigned &tile : all.first) tile = ~0u;
+    }
+
+    bool takes(const struct gemm_call &call, const struct weight_update &other) const {
+        return count < MOST_GRADIENTS && call.dtype == dtype && same_rule(first, other);
+    }
+
+    void add(const struct gemm_call &call, const struct update &rule, cuda_launcher &launcher) {
+        gradient &p = all.list[count];
+        p = {.ldc = call.ldc,
+             .m = (unsigned)call.m,
+             .n = (unsigned)call.n,
+             .k = (unsigned)call.k,
+             .columns = blocks_for(call.n, SIDE),
+             .alpha = (float)call.alpha,
+             .array = {(float *)rule.weights, (float *)rule.moment1, (float *)rule.moment2},
+             .rounded = rule.rounded};
+        all.first[count++] = tiles;
+        tiles += p.columns * blocks_for(call.m, SIDE);
+        if (launcher.describe) return;
+        tensor_map_matrix(&p.a, call.a, false, call.k, call.m, call.lda, MOST_K, launcher.fault);
+        tensor_map_matrix(&p.b, call.b, false, call.k, call.n, call.ldb, MOST_K, launcher.fault);
+    }
+
+    void start(cuda_launcher &launcher) const {
+        launch(launcher, "weight_gradient_kernel",
+               dtype == GEMM_F16 ? kernel_of<__half>(first.rule) : kernel_of<__nv_bfloat16>(first.rule),
+               dim3(tiles), THREADS, 0, all);
+    }
+};
 
 } // namespace
 
@@ -191,25 +254,20 @@ bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_upd
            aligned(rule.rounded, call->ldc, 2, 8);
 }
 
-void bf16_gradient_gemm(const struct gemm_call *call, const struct weight_update *update,
-                        cuda_launcher &launcher) {
-    const struct update stored = {.method = UPDATE_NONE, .weights = call->c};
-    const struct update &rule = update ? update->rule : stored;
-    gradient p = {.ldc = call->ldc,
-                  .m = (unsigned)call->m,
-                  .n = (unsigned)call->n,
-                  .k = (unsigned)call->k,
-                  .alpha = (float)call->alpha,
-                  .array = {(float *)rule.weights, (float *)rule.moment1, (float *)rule.moment2},
-                  .rounded = rule.rounded,
-                  .rule = update_rule<float>(rule),
-                  .step = update ? update->step : NULL,
-                  .guard = update ? update->guard : NULL};
-    if (!launcher.describe) {
-        tensor_map_matrix(&p.a, call->a, false, call->k, call->m, call->lda, MOST_K, launcher.fault);
-        tensor_map_matrix(&p.b, call->b, false, call->k, call->n, call->ldb, MOST_K, launcher.fault);
+void bf16_gradient_gemm(const struct gemm_call *call, cuda_launcher &launcher) {
+    const struct weight_update stored = {.rule = {.method = UPDATE_NONE, .weights = call->c}};
+    gradient_launch one(stored, call->dtype);
+    one.add(*call, stored.rule, launcher);
+    one.start(launcher);
+}
+
+void bf16_gradient_update(const struct gemm_call *calls, const struct weight_update *updates, size_t count,
+                          cuda_launcher &launcher) {
+    for (size_t i = 0; i < count;) {
+        gradient_launch some(updates[i], calls[i].dtype);
+        do {
+            some.add(calls[i], updates[i].rule, launcher);
+        } while (++i < count && some.takes(calls[i], updates[i]));
+        some.start(launcher);
     }
-    launch(launcher, "weight_gradient_kernel",
-           call->dtype == GEMM_F16 ? kernel_of<__half>(rule) : kernel_of<__nv_bfloat16>(rule),
-           dim3(blocks_for(call->n, SIDE), blocks_for(call->m, SIDE)), THREADS, 0, p);
 }

@@ -12,8 +12,11 @@ bool bf16_gradient_takes(const struct gemm_call *call);
 /* Can it do this update? */
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update);
 
-/* For calls that it takes. update NULL: C is stored. */
-void bf16_gradient_gemm(const struct gemm_call *call, const struct weight_update *update,
-                        cuda_launcher &launcher);
+/* A call that it takes: C is stored. */
+void bf16_gradient_gemm(const struct gemm_call *call, cuda_launcher &launcher);
+
+/* Calls with updates that it can do: those with the same rule in one launch, up to ten. */
+void bf16_gradient_update(const struct gemm_call *calls, const struct weight_update *updates, size_t count,
+                          cuda_launcher &launcher);
 
 #endif
