@@ -255,10 +255,10 @@ struct gemm_backend {
     double light_multiplications;
 
     /* Weight gradients that update the weights themselves (kernels/ops.h), from the same sums as `gemm`, and
-       do not write C: `count` of them, of other weights each. The program asks `fuses_update` before, for
-       each. GEMM_UNSUPPORTED for several: the program makes them one by one. NULL: never; an op updates the
-       weights after `gemm`. For built-in backends alone, because the verification of plug-ins does not cover
-       it. */
+       do not write C: `count` of them, of other weights each. With k == 0 and beta == 1 the gradient is C as
+       it is. The program asks `fuses_update` before, for each. GEMM_UNSUPPORTED for several: the program
+       makes them one by one. NULL: never; an op updates the weights after `gemm`. For built-in backends
+       alone, because the verification of plug-ins does not cover it. */
     bool (*fuses_update)(void *context, const struct gemm_call *call, const struct weight_update *update);
     enum gemm_status (*gemm_update)(void *context, const struct gemm_call *calls,
                                     const struct weight_update *updates, size_t count);

@@ -60,6 +60,7 @@ struct mlp {
        their weights themselves, and are then not stored. Requires one backward pass a step, with beta 0, no
        other reader of the gradients, and on_gradients NULL. */
     const struct weight_update *update;
+    bool rest_updated;    /* the last mlp_backward has also updated what no weight gradient updates */
     bool updates_overlap; /* updating weight gradients may run at once, or they and the bias gradient of the
                              output layer beside other work (aside_begin in device.h) */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
@@ -105,6 +106,14 @@ size_t mlp_first_weight(const struct mlp *mlp, size_t l);
 
 /* Updates the low-precision copy, if there is one. Call it after writing the parameters. */
 void mlp_parameters_changed(struct mlp *mlp);
+
+/* Ranges of the parameter arena that the last mlp_backward has not updated, at most MLP_MAX_RANGES. Returns
+   how many. */
+struct mlp_range {
+    size_t first, count; /* elements; multiples of 64 bytes */
+};
+enum { MLP_MAX_RANGES = PROFILE_MAX_LAYERS + 1 };
+size_t mlp_ranges_left(const struct mlp *mlp, struct mlp_range *list);
 
 /* Computes each layer's Z and Y for the first `rows` rows of `input`. In training, `step` (device memory) has
    the scalars of the step, and dropout is applied: to the input in place, unless the training is adversarial.

@@ -183,11 +183,16 @@ static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const 
     return STATUS_OK;
 }
 
-/* The part of mlp->update that is for the weights of layer l. */
-static struct weight_update update_of(const struct mlp *mlp, size_t l) {
+/* The part of mlp->update from an element of the parameter arena on. */
+static struct weight_update update_from(const struct mlp *mlp, size_t first) {
     struct weight_update update = *mlp->update;
-    update.rule = mlp_update_from(mlp, &update.rule, mlp_first_weight(mlp, l));
+    update.rule = mlp_update_from(mlp, &update.rule, first);
     return update;
+}
+
+/* .. that is for the weights of layer l. */
+static struct weight_update update_of(const struct mlp *mlp, size_t l) {
+    return update_from(mlp, mlp_first_weight(mlp, l));
 }
 
 /* Can the weight gradient of layer l update the weights? */
@@ -214,9 +219,9 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
 /* Several weight gradients that update their weights, from the last layer on: the next step begins with the
    first, whose weights a cache then still has. */
 struct update_list {
-    size_t count, layer[PROFILE_MAX_LAYERS];
-    struct gemm_call call[PROFILE_MAX_LAYERS];
-    struct weight_update update[PROFILE_MAX_LAYERS];
+    size_t count, layer[PROFILE_MAX_LAYERS]; /* layer: of each weight gradient */
+    struct gemm_call call[PROFILE_MAX_LAYERS + MLP_MAX_RANGES];
+    struct weight_update update[PROFILE_MAX_LAYERS + MLP_MAX_RANGES];
 };
 
 static struct update_list list_updates(const struct mlp *mlp, size_t rows, const struct step_scalars *step) {
@@ -229,6 +234,33 @@ static struct update_list list_updates(const struct mlp *mlp, size_t rows, const
         list.update[list.count++] = update_of(mlp, l);
     }
     return list;
+}
+
+/* Adds all that no weight gradient updates, such as biases: their gradients are complete. Returns false if
+   the backend cannot update some of it. */
+static bool list_rest(const struct mlp *mlp, struct update_list *list) {
+    const size_t columns = 16;
+    struct mlp_range left[MLP_MAX_RANGES];
+    const size_t count = mlp_ranges_left(mlp, left);
+    bool all = true;
+    for (size_t i = 0; i < count && all; i++, list->count++) {
+        const struct weight_update update = update_from(mlp, left[i].first);
+        const size_t rows = left[i].count / columns;
+        const struct gemm_call call = {.dtype = mlp->activation_dtype,
+                                       .c_f32 = gemm_is_16bit(mlp->activation_dtype),
+                                       .op = GEMM_TN,
+                                       .m = rows,
+                                       .n = columns,
+                                       .lda = rows,
+                                       .ldb = columns,
+                                       .beta = 1,
+                                       .c = (void *)update.rule.grad,
+                                       .ldc = columns};
+        all = left[i].count % columns == 0 && compute_fuses_update(mlp->compute, &call, &update);
+        list->call[list->count] = call;
+        list->update[list->count] = update;
+    }
+    return all;
 }
 
 /* None of them fills a GPU from its start to its end: every second one runs on a second stream, if they may
@@ -249,14 +281,22 @@ static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) 
 }
 
 /* Issues the weight gradients that update their weights, after all products that read these weights: at once
-   if nothing times each, and the backend can. */
+   and with all that they do not update, if nothing times each, and the backend can. */
 static enum status update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
     struct update_list list = list_updates(mlp, rows, step);
-    enum status status = STATUS_OK;
-    bool done = list.count == 0;
-    if (mlp->updates_overlap && !done)
-        status = compute_gemm_updates(mlp->compute, list.call, list.update, list.count, &done);
-    return status || done ? status : update_one_by_one(mlp, &list);
+    const size_t products = list.count;
+    bool done = false;
+    if (products == 0) return STATUS_OK;
+    if (mlp->updates_overlap) {
+        const bool all = list_rest(mlp, &list);
+        if (!all) list.count = products;
+        const enum status status =
+            compute_gemm_updates(mlp->compute, list.call, list.update, list.count, &done);
+        mlp->rest_updated = all && done;
+        if (status || done) return status;
+    }
+    list.count = products;
+    return update_one_by_one(mlp, &list);
 }
 
 /* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. aside: that bias gradient is
@@ -265,6 +305,7 @@ static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const st
                             double beta, bool from_gemm, bool aside) {
     struct device *device = &mlp->compute->device;
     enum status status = STATUS_OK;
+    mlp->rest_updated = false;
     device_range_begin(device, "backward");
     for (size_t l = depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
     if (aside) device->driver->aside_join(device);

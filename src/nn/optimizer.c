@@ -68,15 +68,13 @@ void optimizer_step_part(struct optimizer *optimizer, struct mlp *mlp, size_t fi
     device_lap(device, PART_OPTIMIZER);
 }
 
-/* Updates all parameters except the weights that their weight gradients have already updated. */
+/* Updates all parameters except those that mlp_backward has already updated. */
 static void update_rest(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,
                         const struct tally *guard) {
-    size_t first = 0;
-    for (size_t l = 0; l <= mlp->depth; l++) {
-        if (l < mlp->depth && !mlp->layer[l].updated) continue;
-        optimizer_step_part(optimizer, mlp, first, mlp_first_weight(mlp, l) - first, step, guard);
-        if (l < mlp->depth) first = mlp_first_weight(mlp, l + 1);
-    }
+    struct mlp_range left[MLP_MAX_RANGES];
+    const size_t count = mlp_ranges_left(mlp, left);
+    for (size_t i = 0; i < count; i++)
+        optimizer_step_part(optimizer, mlp, left[i].first, left[i].count, step, guard);
 }
 
 void optimizer_step(struct optimizer *optimizer, struct mlp *mlp, const struct step_scalars *step,

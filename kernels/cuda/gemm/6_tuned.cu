@@ -108,6 +108,10 @@ static bool by_six_products(const tuned_context *context, const struct gemm_call
             (context->tensor_cores == TENSOR_AUTO && bf16x6_pays(call)));
 }
 
+static bool by_gradient_kernel(const tuned_context *context) {
+    return context->bf16.open && context->tensor_cores == TENSOR_AUTO;
+}
+
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
     if (always && bf16) return BF16;
@@ -115,8 +119,7 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
     const bool six = by_six_products(context, call);
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
-    if (context->bf16.open && context->tensor_cores == TENSOR_AUTO && bf16_gradient_takes(call))
-        return GRADIENT;
+    if (by_gradient_kernel(context) && bf16_gradient_takes(call)) return GRADIENT;
     if (bf16) return BF16;
     if (six) return BF16X6;
     if (few_rows_takes(call)) return FEW_ROWS;
@@ -165,6 +168,7 @@ static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
                                const struct weight_update *update) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
+    if (call->k == 0) return by_gradient_kernel(context) && bf16_gradient_updates(call, update);
     const enum kernel kernel = choose(context, call, launcher);
     return (kernel == GRADIENT && bf16_gradient_updates(call, update)) ||
            (kernel == BF16X6 && bf16x6_updates(call, update)) ||
@@ -181,7 +185,7 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
         if (!tuned_fuses_update(opaque, calls + i, updates + i) ||
             (count > 1 && !gemm_is_16bit(calls[i].dtype)))
             return GEMM_UNSUPPORTED;
-    const enum kernel kernel = choose(context, calls, launcher);
+    const enum kernel kernel = gemm_is_16bit(calls->dtype) ? GRADIENT : choose(context, calls, launcher);
     if (kernel == GRADIENT) bf16_gradient_update(calls, updates, count, launcher);
     if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, calls, updates, launcher);
     if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(calls, updates, launcher);

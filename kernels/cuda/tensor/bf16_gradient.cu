@@ -23,11 +23,13 @@ const unsigned SIDE = 64, MOST_K = 128, THREADS = 256; /* SIDE: of a tile; eight
 const unsigned ROW_BYTES = SIDE * 2, OPERAND_BYTES = MOST_K * ROW_BYTES;
 const unsigned MOST_GRADIENTS = 10; /* of a launch */
 
+/* A weight gradient. k 0: C is it. */
 struct gradient {
     CUtensorMap a, b; /* [k][m], [k][n]: all of k and 64 columns at a time */
     size_t ldc;
     unsigned m, n, k, columns; /* columns: of tiles */
     float alpha;
+    const float *c;  /* with ldc; read if k is 0 */
     float *array[3]; /* with ldc: weights and moments; UPDATE_NONE: C */
     void *rounded;   /* T */
 };
@@ -125,8 +127,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     pack<float, 4> was[4][ARRAYS];
     update_rates<float> rates = {};
     bool bad = false;
-    if (threadIdx.x == 0) {
-        mbarrier_init(&arrived);
+    if (threadIdx.x == 0) mbarrier_init(&arrived);
+    if (threadIdx.x == 0 && p.k) {
         mbarrier_expect_tx(&arrived, 2 * OPERAND_BYTES);
         tensor_load(a, p.a, row0, 0, &arrived);
         tensor_load(b, p.b, column0, 0, &arrived);
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     float sums[4][4] = {};
     __syncthreads(); /* the mbarrier is initialised */
-    mbarrier_wait(&arrived, 0);
+    if (p.k) mbarrier_wait(&arrived, 0);
     if (bad) return;
     multiply<T>(sums, a, b, p.k, warp);
 #pragma unroll
@@ -150,6 +152,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         pack<float, 4> four = neighbours(sums[i / 2 * 2], sums[i / 2 * 2 + 1], i % 2);
         if (!own.inside(i)) continue;
         if constexpr (METHOD != UPDATE_NONE) {
+            if (!p.k) four = pack_at<4>(p.c + own.at(i));
             update<T, METHOD>(p, all.rule, rates, four, was[i], own.at(i));
         } else {
 #pragma unroll
@@ -215,12 +218,13 @@ struct gradient_launch {
              .n = (unsigned)call.n,
              .k = (unsigned)call.k,
              .columns = blocks_for(call.n, SIDE),
-             .alpha = (float)call.alpha,
+             .alpha = (float)(call.k ? call.alpha : call.beta),
+             .c = (const float *)call.c,
              .array = {(float *)rule.weights, (float *)rule.moment1, (float *)rule.moment2},
              .rounded = rule.rounded};
         all.first[count++] = tiles;
         tiles += p.columns * blocks_for(call.m, SIDE);
-        if (launcher.describe) return;
+        if (launcher.describe || !call.k) return;
         tensor_map_matrix(&p.a, call.a, false, call.k, call.m, call.lda, MOST_K, launcher.fault);
         tensor_map_matrix(&p.b, call.b, false, call.k, call.n, call.ldb, MOST_K, launcher.fault);
     }
@@ -231,6 +235,13 @@ struct gradient_launch {
                dim3(tiles), THREADS, 0, all);
     }
 };
+
+/* An update whose gradient C has, of few weights: the op has more bytes in flight. */
+bool is_small_update(const struct gemm_call *call) {
+    const size_t most = (size_t)1 << 16;
+    return gemm_is_16bit(call->dtype) && call->c_f32 && call->k == 0 && call->beta == 1 && call->m &&
+           call->n && call->m <= most / call->n && call->n % 4 == 0 && aligned(call->c, call->ldc, 4, 16);
+}
 
 } // namespace
 
@@ -248,8 +259,8 @@ bool bf16_gradient_takes(const struct gemm_call *call) {
 
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update) {
     const struct update &rule = update->rule;
-    return bf16_gradient_takes(call) && rule.method != UPDATE_NONE && !rule.clip && !rule.average &&
-           rule.rounded && aligned(rule.weights, call->ldc, 4, 16) &&
+    return (bf16_gradient_takes(call) || is_small_update(call)) && rule.method != UPDATE_NONE && !rule.clip &&
+           !rule.average && rule.rounded && aligned(rule.weights, call->ldc, 4, 16) &&
            aligned(rule.moment1, call->ldc, 4, 16) && aligned(rule.moment2, call->ldc, 4, 16) &&
            aligned(rule.rounded, call->ldc, 2, 8);
 }

@@ -9,7 +9,7 @@
    is taken nevertheless, so that a gradient has the same bits with the update and without. */
 bool bf16_gradient_takes(const struct gemm_call *call);
 
-/* Can it do this update? */
+/* Can it do this update? Also one with k == 0. */
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update);
 
 /* A call that it takes: C is stored. */
