@@ -1,0 +1,174 @@
+/* Weight gradients that update the weights themselves (gemm_update in kernels/gemm.h), by a backend of this
+   test on the host: each parameter is updated once, whatever the backend takes. Those of cuda-tuned:
+   test_gpu_weight_update.c. */
+#include "tests/support.h"
+
+#include <stdlib.h>
+
+#include "src/nn/optimizer.h"
+
+enum { ROWS = 13 };
+
+/* What the backend takes, and what it was asked for. */
+static struct compute compute;
+static struct gemm_backend backend;
+static struct device_driver driver;
+static struct {
+    bool lists, rest;
+    size_t refused;                  /* columns of the product that it does not take; 0: none */
+    size_t calls, products, updates; /* of gemm_update; with a product; all */
+    size_t columns;                  /* of the product before */
+    size_t asides;
+} fake;
+
+static bool takes(void *context, const struct gemm_call *call, const struct weight_update *update) {
+    (void)context;
+    assert_ptr_equal(update->rule.grad, call->c);
+    return call->k ? call->n != fake.refused : fake.rest;
+}
+
+static enum gemm_status gemm_update(void *context, const struct gemm_call *calls,
+                                    const struct weight_update *updates, size_t count) {
+    if (count > 1 && !fake.lists) return GEMM_UNSUPPORTED;
+    fake.calls++;
+    for (size_t i = 0; i < count; i++) {
+        assert_true(takes(context, calls + i, updates + i));
+        assert_true(calls[i].beta == (calls[i].k ? 0 : 1) && calls[i].ldc == calls[i].n);
+        fake.updates++;
+        if (calls[i].k) {
+            assert_true(calls[i].n > fake.columns); /* from the last layer on, which is the narrowest */
+            fake.columns = calls[i].n;
+            fake.products++;
+            assert_int_equal(backend.gemm(context, calls + i), GEMM_OK);
+        }
+        compute.device.driver->ops(&compute.device, calls[i].dtype)
+            ->update(compute.device.ops_context, calls[i].m * calls[i].n, &updates[i].rule, updates[i].step,
+                     updates[i].guard);
+    }
+    return GEMM_OK;
+}
+
+static void *aside_begin(struct device *device) {
+    fake.asides++;
+    return device->ops_context;
+}
+
+static void aside_join(struct device *device) {
+    (void)device;
+    assert_true(fake.asides-- > 0);
+}
+
+static void *aside_stream(struct device *device) {
+    (void)device;
+    return NULL;
+}
+
+/* The parameters and moments after two steps. overlap: as in engine graph; updates: products may update. The
+   caller frees them. */
+static unsigned char *two_steps(const char *settings, bool overlap, bool updates, size_t *bytes) {
+    struct config config;
+    struct mlp mlp;
+    struct optimizer optimizer;
+    struct tally tally = {0};
+    const struct step_scalars step = {.learning_rate = 0.05, .adam_rate = 0.07, .adam_root = 1.5};
+    support_config(&config, settings);
+    support_open(&compute, "serial", 1);
+    backend = *compute.backend;
+    backend.fuses_update = takes;
+    backend.gemm_update = gemm_update;
+    driver = *compute.device.driver;
+    driver.aside_begin = aside_begin;
+    driver.aside_join = aside_join;
+    driver.aside_stream = aside_stream;
+    compute.backend = &backend;
+    compute.device.driver = &driver;
+    assert_status(mlp_open(&mlp, &compute, &config, ROWS), STATUS_OK);
+    assert_status(mlp_initialize(&mlp, INIT_UNIFORM, 0, 3), STATUS_OK);
+    assert_status(optimizer_open(&optimizer, &mlp, &config), STATUS_OK);
+    for (size_t i = 0; i < ROWS * mlp.layer[0].in; i++) ((float *)mlp.input)[i] = (float)(i * 37 % 101) / 64;
+    for (size_t r = 0; r < ROWS; r++) mlp.labels[r] = (uint8_t)(r * r % 5);
+    const struct weight_update update = {.rule = optimizer.update, .step = &step, .guard = &tally};
+    const struct output_layer loss = {.batch = ROWS, .labels = mlp.labels, .tally = &tally, .counted = true};
+    for (int i = 0; i < 2; i++) {
+        fake.columns = 0;
+        mlp.update = updates ? &update : NULL;
+        mlp.updates_overlap = overlap;
+        assert_status(mlp_gradients(&mlp, ROWS, &step, &loss, 0), STATUS_OK);
+        mlp.update = NULL;
+        optimizer_step(&optimizer, &mlp, &step, &tally);
+        assert_int_equal(fake.asides, 0);
+    }
+    const size_t size = mlp.parameter_elements * sizeof(float);
+    unsigned char *all = malloc(2 * size);
+    assert_non_null(all);
+    memcpy(all, mlp.parameters, size);
+    memcpy(all + size, optimizer.update.moment1, size);
+    *bytes = 2 * size;
+    optimizer_close(&optimizer, &mlp);
+    mlp_close(&mlp);
+    compute_close(&compute);
+    return all;
+}
+
+static void each_parameter_is_updated_once(void **state) {
+    (void)state;
+    static const struct {
+        bool overlap, lists, rest;
+        size_t refused, calls, products, updates; /* a step */
+    } cases[] = {
+        {false, true, true, 0, 4, 4, 4},  /* engine eager: each apart */
+        {true, false, true, 0, 4, 4, 4},  /* a backend without lists */
+        {true, true, false, 0, 1, 4, 4},  /* lists, but of products alone */
+        {true, true, true, 0, 1, 4, 5},   /* and biases */
+        {true, true, true, 16, 1, 3, 5},  /* .. and the weights of a layer in the middle */
+        {true, true, true, 5, 1, 3, 5},   /* .. or of the last one */
+        {true, true, false, 24, 1, 3, 3}, /* .. which the op updates */
+    };
+    static const char *const settings[] = {
+        "layers=17-32-24-16-5 init=uniform momentum=0.9 weight-decay=0.01",
+        "layers=17-32-24-16-5 init=uniform optimizer=adamw dropout=0.2",
+    };
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const size_t c = i / 2;
+        size_t bytes;
+        memset(&fake, 0, sizeof fake);
+        unsigned char *apart = two_steps(settings[i % 2], cases[c].overlap, false, &bytes);
+        assert_int_equal(fake.calls, 0);
+        fake.lists = cases[c].lists;
+        fake.rest = cases[c].rest;
+        fake.refused = cases[c].refused;
+        unsigned char *fused = two_steps(settings[i % 2], cases[c].overlap, true, &bytes);
+        assert_int_equal(fake.calls, 2 * cases[c].calls);
+        assert_int_equal(fake.products, 2 * cases[c].products);
+        assert_int_equal(fake.updates, 2 * cases[c].updates);
+        assert_memory_equal(fused, apart, bytes);
+        free(apart);
+        free(fused);
+    }
+}
+
+/* No list, and no call of it, escapes an audit. */
+static void audits_see_each_call(void **state) {
+    (void)state;
+    memset(&fake, 0, sizeof fake);
+    fake.lists = true;
+    support_open(&compute, "serial", 1);
+    backend = *compute.backend;
+    backend.gemm_update = gemm_update;
+    compute.backend = &backend;
+    struct gemm_call calls[2] = {{.dtype = GEMM_F32}};
+    const struct weight_update updates[2] = {{.step = NULL}};
+    bool done = true;
+    compute.audit = (struct audit *)&fake; /* any */
+    assert_status(compute_gemm_updates(&compute, calls, updates, 2, &done), STATUS_OK);
+    assert_false(done);
+    assert_int_equal(fake.calls, 0);
+    compute.audit = NULL;
+    compute_close(&compute);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_parameter_is_updated_once),
+                                       cmocka_unit_test(audits_see_each_call)};
+    return cmocka_run_group_tests_name("weight update", tests, NULL, NULL);
+}
