@@ -3,7 +3,7 @@
 
    Idea       tiles of 64 x 64, several thread blocks on an SM, so that loads, products and stores of
               different blocks overlap. A thread requests its 16 weights (and moments) before the products.
-              Lanes exchange sums, so that each has four neighbours of a row: accesses of 16 bytes.
+              Sums pass through shared memory, so that a warp accesses whole rows of a tile, 16 bytes a thread.
               One launch has all layers of a step: its start and end, which few copies fill, come once.
    Bound by   bytes: for each weight 4 read and 6 written (sgd), 12 and 14 (adam); apart, the product writes 4
               more, and the update reads 4 more
@@ -65,32 +65,35 @@ __device__ void multiply(float (&sums)[4][4], const char *a, const char *b, unsi
     }
 }
 
-/* Of two tiles of 8 columns, four neighbours in row lane / 4 + 8 h: an even lane has those of the left tile
-   from column 2 (lane % 4) on, an odd one those of the right tile from 2 (lane % 4) - 2 on. */
-__device__ pack<float, 4> neighbours(const float (&left)[4], const float (&right)[4], unsigned h) {
-    const bool odd = threadIdx.x % 2;
-    const float x = left[2 * h], y = left[2 * h + 1], z = right[2 * h], w = right[2 * h + 1];
-    const float first = __shfl_xor_sync(~0u, odd ? x : z, 1), second = __shfl_xor_sync(~0u, odd ? y : w, 1);
-    return odd ? pack<float, 4>{first, second, z, w} : pack<float, 4>{x, y, first, second};
+/* Four neighbours of a row of the tile in shared memory, 256 bytes a row, units of 16 bytes swizzled. */
+__device__ char *four_of(char *tile, unsigned row, unsigned unit) {
+    return tile + row * SIDE * 4 + ((unit ^ row % 8 * 2) << 4);
 }
 
-/* The four packs of a thread. Pack i: row + 8 (i % 2), and column + 16 (i / 2). */
+/* All threads: the sums of a block. */
+__device__ void store_sums(char *tile, const float (&sums)[4][4], unsigned warp) {
+    const unsigned lane = threadIdx.x % 32, row = warp / 2 * 16 + lane / 4,
+                   unit = warp % 2 * 8 + lane % 4 / 2;
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++)
+        *(float2 *)(four_of(tile, row + i % 2 * 8, unit + i / 2 * 2) + lane % 2 * 8) =
+            make_float2(sums[i / 2][i % 2 * 2], sums[i / 2][i % 2 * 2 + 1]);
+}
+
+/* The four packs of a thread. Pack i: row + 16 i. A warp has two whole rows of the tile at a time. */
 struct packs {
     const gradient &p;
     unsigned row, column;
 
-    __device__ packs(const gradient &p, unsigned row0, unsigned column0, unsigned warp) : p(p) {
-        const unsigned lane = threadIdx.x % 32;
-        row = row0 + warp / 2 * 16 + lane / 4;
-        column = column0 + warp % 2 * 32 + lane % 2 * 8 + lane % 4 / 2 * 4;
-    }
+    __device__ packs(const gradient &p, unsigned row0, unsigned column0)
+        : p(p), row(row0 + threadIdx.x / 16), column(column0 + threadIdx.x % 16 * 4) {}
 
     __device__ bool inside(unsigned i) const {
-        return row + i % 2 * 8 < p.m && column + i / 2 * 16 < p.n;
+        return row + 16 * i < p.m && column < p.n;
     }
 
     __device__ size_t at(unsigned i) const {
-        return (row + i % 2 * 8) * p.ldc + column + i / 2 * 16;
+        return (row + 16 * i) * p.ldc + column;
     }
 };
 
@@ -123,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const gradient &p = all.list[number];
     const unsigned tile = blockIdx.x - all.first[number], warp = threadIdx.x / 32;
     const unsigned row0 = tile / p.columns * SIDE, column0 = tile % p.columns * SIDE;
-    const packs own(p, row0, column0, warp);
+    const packs own(p, row0, column0);
     pack<float, 4> was[4][ARRAYS];
     update_rates<float> rates = {};
     bool bad = false;
@@ -147,10 +150,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (p.k) mbarrier_wait(&arrived, 0);
     if (bad) return;
     multiply<T>(sums, a, b, p.k, warp);
+    __syncthreads(); /* all have read the operands */
+    store_sums(a, sums, warp);
+    __syncthreads();
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
-        pack<float, 4> four = neighbours(sums[i / 2 * 2], sums[i / 2 * 2 + 1], i % 2);
         if (!own.inside(i)) continue;
+        pack<float, 4> four =
+            pack_at<4>((const float *)four_of(a, threadIdx.x / 16 + 16 * i, threadIdx.x % 16));
         if constexpr (METHOD != UPDATE_NONE) {
             if (!p.k) four = pack_at<4>(p.c + own.at(i));
             update<T, METHOD>(p, all.rule, rates, four, was[i], own.at(i));
