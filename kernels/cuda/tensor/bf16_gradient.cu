@@ -3,7 +3,7 @@
 
    Idea       tiles of 64 x 64, several thread blocks on an SM, so that loads, products and stores of
               different blocks overlap. A thread requests its 16 weights (and moments) before the products.
-              Sums pass through shared memory, so that a warp accesses whole rows of a tile, 16 bytes a thread.
+              Sums pass through shared memory, so that a warp accesses whole rows of a tile, 16 bytes a lane.
               One launch has all layers of a step: its start and end, which few copies fill, come once.
    Bound by   bytes: for each weight 4 read and 6 written (sgd), 12 and 14 (adam); apart, the product writes 4
               more, and the update reads 4 more
@@ -97,6 +97,16 @@ struct packs {
     }
 };
 
+/* Weights and moments that no product reads are the first that leave the caches. */
+__device__ pack<float, 4> load_once(const float *memory) {
+    const float4 four = __ldcs((const float4 *)memory);
+    return {four.x, four.y, four.z, four.w};
+}
+
+__device__ void store_once(float *memory, const pack<float, 4> &four) {
+    __stcs((float4 *)memory, make_float4(four.value[0], four.value[1], four.value[2], four.value[3]));
+}
+
 /* Updates a pack of weights and moments, and stores it. */
 template <typename T, update_method METHOD, int ARRAYS>
 __device__ void update(const gradient &p, const update_rule<float> &rule, const update_rates<float> &rates,
@@ -111,7 +121,7 @@ __device__ void update(const gradient &p, const update_rule<float> &rule, const 
         rounded.value[e] = was[0].value[e];
     }
 #pragma unroll
-    for (int array = 0; array < ARRAYS; array++) pack_at<4>(p.array[array] + at) = was[array];
+    for (int array = 0; array < ARRAYS; array++) store_once(p.array[array] + at, was[array]);
     pack_at<4>((T *)p.rounded + at) = rounded;
 }
 
@@ -141,7 +151,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int array = 0; array < ARRAYS; array++)
-                if (own.inside(i)) was[i][array] = pack_at<4>(p.array[array] + own.at(i));
+                if (own.inside(i)) was[i][array] = load_once(p.array[array] + own.at(i));
         rates = update_rates<float>(METHOD, all.rule, all.step);
         bad = all.guard->bad_step;
     }
