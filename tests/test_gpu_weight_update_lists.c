@@ -1,5 +1,5 @@
-/* Several weight gradients of cuda-tuned that update their weights in one launch, also without a product:
-   each has the bits of gradient and update apart. */
+/* Several weight gradients of cuda-tuned that update their weights at once, also without a product: each has
+   the bits of gradient and update apart. */
 #include "tests/gpu_updates.h"
 
 /* More than one launch takes; some without product. */
@@ -9,18 +9,29 @@ static const size_t listed[][3] = {{470, 16, 0},    {64, 64, 64},    {784, 504, 
                                    {128, 128, 128}, {520, 1000, 96}, {64, 712, 127},  {315, 16, 0}};
 enum { LISTED = sizeof listed / sizeof *listed };
 
-/* Several updates at once. mixed: of different rules and types. */
-static void check_list(struct compute *compute, size_t first, bool mixed, uint64_t bad_step) {
+/* In float32: the same; also other k, k in several parts, and few columns, which another kernel takes. */
+static const size_t listed_f32[LISTED][3] = {
+    {500, 10, 128},  {304, 500, 128}, {1800, 1300, 128}, {68, 260, 128},   {1300, 1000, 128}, {128, 64, 128},
+    {4, 20, 128},    {200, 132, 128}, {64, 64, 100},     {900, 1100, 100}, {900, 1100, 257},  {4, 8, 257},
+    {784, 640, 257}, {77, 7, 60},     {132, 68, 60},     {1000, 72, 60}};
+
+/* Several updates at once. mixed: of different rules and types; of float32, some with infinities and NaN. */
+static void check_list(struct compute *compute, bool floats, size_t first, bool mixed, uint64_t bad_step) {
+    const size_t(*const shape)[3] = floats ? listed_f32 : listed;
+    const size_t rules = floats ? GPU_SGD_RULES : GPU_UPDATE_RULES;
     struct gemm_call shapes[LISTED], calls[LISTED];
     struct weight_update updates[LISTED];
     struct gpu_copies copies[LISTED];
     bool done;
     for (size_t i = 0; i < LISTED; i++) {
-        const enum gemm_dtype dtype = (mixed ? i : first) % 3 ? GEMM_BF16 : GEMM_F16;
-        const struct update *const rule =
-            &gpu_update_rules[(mixed ? first + i / 4 : first) % GPU_UPDATE_RULES];
-        shapes[i] = gpu_shape_of(dtype, listed[i][0], listed[i][1], listed[i][2]);
-        copies[i] = gpu_copies_open(compute, &shapes[i], GPU_REALS, bad_step, 10 * (uint32_t)i);
+        const enum gemm_dtype half = (mixed ? i : first) % 3 ? GEMM_BF16 : GEMM_F16,
+                              dtype = floats ? GEMM_F32 : half;
+        const struct update *const rule = &gpu_update_rules[(mixed ? first + i / 4 : first) % rules];
+        const bool finite = !floats || !mixed || i % 3 != 2;
+        shapes[i] = gpu_shape_of(dtype, shape[i][0], shape[i][1], shape[i][2]);
+        shapes[i].alpha = floats && i % 4 == 3 ? 0.3 : 1;
+        copies[i] = gpu_copies_open(compute, &shapes[i], finite ? GPU_REALS : GPU_NOT_FINITE, bad_step,
+                                    10 * (uint32_t)i);
         calls[i] = gpu_call_on(&shapes[i], &copies[i].fused);
         updates[i] = (struct weight_update){.rule = gpu_rule_on(&copies[i].fused, dtype, rule),
                                             .step = copies[0].fused.step,
@@ -30,9 +41,8 @@ static void check_list(struct compute *compute, size_t first, bool mixed, uint64
     assert_status(compute_gemm_updates(compute, calls, updates, LISTED, &done), STATUS_OK);
     assert_true(done);
     for (size_t i = 0; i < LISTED; i++)
-        gpu_copies_check(compute, &shapes[i],
-                         &gpu_update_rules[(mixed ? first + i / 4 : first) % GPU_UPDATE_RULES], bad_step,
-                         &copies[i]);
+        gpu_copies_check(compute, &shapes[i], &gpu_update_rules[(mixed ? first + i / 4 : first) % rules],
+                         bad_step, &copies[i]);
 }
 
 static void the_bits_of_lists(void **state) {
@@ -40,7 +50,16 @@ static void the_bits_of_lists(void **state) {
     struct compute compute;
     gpu_open_updates(&compute, GEMM_BF16);
     for (size_t i = 0; i < 2 * GPU_UPDATE_RULES; i += support_every(5))
-        check_list(&compute, i % GPU_UPDATE_RULES, i >= GPU_UPDATE_RULES, i % 5 == 4);
+        check_list(&compute, false, i % GPU_UPDATE_RULES, i >= GPU_UPDATE_RULES, i % 5 == 4);
+    compute_close(&compute);
+}
+
+static void the_bits_of_lists_in_float32(void **state) {
+    (void)state;
+    struct compute compute;
+    gpu_open_updates(&compute, GEMM_F32);
+    for (size_t i = 0; i < 2 * GPU_SGD_RULES; i += support_every(5))
+        check_list(&compute, true, i % GPU_SGD_RULES, i >= GPU_SGD_RULES, i % 5 == 4);
     compute_close(&compute);
 }
 
@@ -74,11 +93,11 @@ static void other_calls_without_product_are_refused(void **state) {
     compute_close(&compute);
 }
 
-/* One refused call, or float32: nothing is launched. */
+/* One refused call, the last: nothing is launched. */
 static void lists_are_refused_as_a_whole(void **state) {
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        const enum gemm_dtype dtype = i ? GEMM_F32 : GEMM_BF16;
+    for (int i = 0; i < 4; i++) {
+        const enum gemm_dtype dtype = i % 2 ? GEMM_F32 : GEMM_BF16;
         struct compute compute;
         bool done;
         gpu_open_updates(&compute, dtype);
@@ -94,7 +113,10 @@ static void lists_are_refused_as_a_whole(void **state) {
                                        .step = copies[c].fused.step,
                                        .guard = copies[c].fused.guard};
         }
-        if (dtype == GEMM_BF16) calls[1].beta = 0.5;
+        if (i < 2)
+            calls[1].beta = 0.5;
+        else
+            updates[1].rule.weights = (char *)copies[1].fused.array[0] + 4;
         assert_status(compute_gemm_updates(&compute, calls, updates, 2, &done), STATUS_OK);
         assert_false(done);
         for (int c = 0; c < 2; c++) {
@@ -110,6 +132,7 @@ static void lists_are_refused_as_a_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_bits_of_lists),
+                                       cmocka_unit_test(the_bits_of_lists_in_float32),
                                        cmocka_unit_test(other_calls_without_product_are_refused),
                                        cmocka_unit_test(lists_are_refused_as_a_whole)};
     return cmocka_run_group_tests_name("gpu weight update, lists", tests, NULL, NULL);

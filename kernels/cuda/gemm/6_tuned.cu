@@ -147,7 +147,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
-    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, NULL, launcher);
+    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
     if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
     return kernel != LIBRARY;
 }
@@ -164,31 +164,40 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
-static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
-                               const struct weight_update *update) {
-    tuned_context *context = (tuned_context *)opaque;
+/* The kernel that does this update; LIBRARY: none. */
+static enum kernel choose_update(tuned_context *context, const struct gemm_call *call,
+                                 const struct weight_update *update) {
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    if (call->k == 0) return by_gradient_kernel(context) && bf16_gradient_updates(call, update);
-    const enum kernel kernel = choose(context, call, launcher);
-    return (kernel == GRADIENT && bf16_gradient_updates(call, update)) ||
-           (kernel == BF16X6 && bf16x6_updates(call, update)) ||
-           (kernel == FEW_ROWS_TN && few_rows_tn_updates(call, update));
+    const enum kernel without_product = by_gradient_kernel(context) ? GRADIENT : LIBRARY,
+                      kernel = call->k ? choose(context, call, launcher) : without_product;
+    const bool can = kernel == GRADIENT      ? bf16_gradient_updates(call, update)
+                     : kernel == BF16X6      ? bf16x6_updates(call, update)
+                     : kernel == FEW_ROWS_TN ? few_rows_tn_updates(call, update)
+                                             : false;
+    return can ? kernel : LIBRARY;
 }
 
-/* Several calls, if they have 16 bits. */
+static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
+                               const struct weight_update *update) {
+    return choose_update((tuned_context *)opaque, call, update) != LIBRARY;
+}
+
+/* Neighbours in the list that the same kernel does, in one launch if it can. */
 static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *calls,
                                           const struct weight_update *updates, size_t count) {
     tuned_context *context = (tuned_context *)opaque;
-    cudaStream_t stream = updates->stream ? (cudaStream_t)updates->stream : context->stream;
-    cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
+    const auto kernel_of = [&](size_t i) { return choose_update(context, calls + i, updates + i); };
     for (size_t i = 0; i < count; i++)
-        if (!tuned_fuses_update(opaque, calls + i, updates + i) ||
-            (count > 1 && !gemm_is_16bit(calls[i].dtype)))
-            return GEMM_UNSUPPORTED;
-    const enum kernel kernel = gemm_is_16bit(calls->dtype) ? GRADIENT : choose(context, calls, launcher);
-    if (kernel == GRADIENT) bf16_gradient_update(calls, updates, count, launcher);
-    if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, calls, updates, launcher);
-    if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(calls, updates, launcher);
+        if (kernel_of(i) == LIBRARY) return GEMM_UNSUPPORTED;
+    for (size_t i = 0, done; i < count; i += done) {
+        const enum kernel kernel = kernel_of(i);
+        cudaStream_t stream = updates[i].stream ? (cudaStream_t)updates[i].stream : context->stream;
+        cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
+        for (done = 1; i + done < count && kernel != FEW_ROWS_TN && kernel_of(i + done) == kernel;) done++;
+        if (kernel == GRADIENT) bf16_gradient_update(calls + i, updates + i, done, launcher);
+        if (kernel == BF16X6) done = bf16x6_update(&context->bf16x6, calls + i, updates + i, done, launcher);
+        if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(calls + i, updates + i, launcher);
+    }
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/cuda/tensor/bf16_gradient.cuh"
 
 #include "kernels/cuda/ops/element.cuh"
+#include "kernels/cuda/ops/same_rule.cuh"
 #include "kernels/cuda/ops/update_rule.cuh"
 #include "kernels/cuda/tensor/bf16.cuh"
 #include "kernels/cuda/tensor/ldmatrix.cuh"
@@ -200,14 +201,6 @@ template <typename T> kernel *kernel_of(const struct update &rule) {
         return weight_gradient_kernel<T, UPDATE_ADAMW, 3, 2>;
     }
     return weight_gradient_kernel<T, UPDATE_NONE, 1, 4>;
-}
-
-/* Would one launch do both updates? */
-bool same_rule(const struct weight_update &x, const struct weight_update &y) {
-    const struct update &a = x.rule, &b = y.rule;
-    return a.method == b.method && a.nesterov == b.nesterov && a.momentum == b.momentum &&
-           a.weight_decay == b.weight_decay && a.beta1 == b.beta1 && a.beta2 == b.beta2 &&
-           a.epsilon == b.epsilon && !a.moment1 == !b.moment1 && x.step == y.step && x.guard == y.guard;
 }
 
 /* A launch while gradients are added to it. */

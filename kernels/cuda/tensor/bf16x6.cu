@@ -1,6 +1,9 @@
 /* float32 GEMM by six bf16 products: which calls, with how many parts of k, and the tensor maps. */
 #include "kernels/cuda/tensor/bf16x6.cuh"
 
+#include <string.h>
+
+#include "kernels/cuda/ops/same_rule.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 void bf16x6_workspace_open(struct bf16x6_workspace *workspace, int processors,
@@ -98,19 +101,6 @@ static void map_all(bf16x6_product &p, const gemm_call &call, cuda_fault *fault)
         tensor_map_matrix(&p.b, call.b, true, call.k, call.n, call.ldb, BF16X6_K, fault);
 }
 
-static bf16x6_weights weights_of(const gemm_call &call, const weight_update &update,
-                                 cuda_launcher &launcher) {
-    bf16x6_weights all = {.array = {(float *)update.rule.weights, (float *)update.rule.moment1},
-                          .rule = update_rule<float>(update.rule),
-                          .step = update.step,
-                          .guard = update.guard};
-    for (int i = 0; i < 2 && !launcher.describe; i++)
-        if (all.array[i])
-            tensor_map_matrix(&all.map[i], all.array[i], true, call.m, call.n, call.ldc, BF16X6_BOX_ROWS,
-                              launcher.fault);
-    return all;
-}
-
 /* The call, without tensor maps. */
 static bf16x6_product product_of(const bf16x6_workspace &workspace, const gemm_call &call) {
     const bool a_t = gemm_transposes_a(call.op), b_t = gemm_transposes_b(call.op);
@@ -138,15 +128,64 @@ static bf16x6_product product_of(const bf16x6_workspace &workspace, const gemm_c
 }
 
 void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_call *call,
-                 const struct weight_update *update, cuda_launcher &launcher) {
+                 cuda_launcher &launcher) {
     bf16x6_product p = product_of(*workspace, *call);
-    sink<float> out(*call);
     if (!launcher.describe) map_all(p, *call, launcher.fault);
-    if (update) {
-        const bf16x6_weights weights = weights_of(*call, *update, launcher);
-        out.c = weights.array[0];
-        if (!launcher.fault->message[0]) bf16x6_launch_update(p, out, slope<float>(*call), weights, launcher);
-    } else if (!launcher.fault->message[0]) {
-        bf16x6_launch(call->op, p, out, slope<float>(*call), launcher);
-    }
+    if (!launcher.fault->message[0])
+        bf16x6_launch(call->op, p, sink<float>(*call), slope<float>(*call), launcher);
+}
+
+/* --- weight gradients that update their weights --- */
+
+static bf16x6_gradient gradient_of(bf16x6_product &p, const gemm_call &call, const struct update &rule,
+                                   cuda_fault *fault) {
+    map_all(p, call, fault);
+    bf16x6_gradient one = {.a = p.a,
+                           .b = p.b,
+                           .array = {(float *)rule.weights, (float *)rule.moment1},
+                           .alpha = (float)call.alpha,
+                           .c = (float *)rule.weights,
+                           .ldc = call.ldc,
+                           .m = p.m,
+                           .n = p.n,
+                           .k = p.k,
+                           .rows = p.rows,
+                           .columns = p.columns,
+                           .a_values = p.a_values,
+                           .b_values = p.b_values,
+                           .a_row = p.a_row,
+                           .a_column = p.a_column,
+                           .b_row = p.b_row,
+                           .b_column = p.b_column};
+    for (int i = 0; i < 2; i++)
+        if (one.array[i])
+            tensor_map_matrix(&one.map[i], one.array[i], true, call.m, call.n, call.ldc, BF16X6_BOX_ROWS,
+                              fault);
+    return one;
+}
+
+size_t bf16x6_update(const struct bf16x6_workspace *workspace, const struct gemm_call *calls,
+                     const struct weight_update *updates, size_t count, cuda_launcher &launcher) {
+    const unsigned processors = (unsigned)gemm_multiprocessors(*calls, (int)workspace->clusters[1]);
+    bf16x6_product p = product_of(*workspace, *calls);
+    const unsigned k = p.k, parts = p.parts;
+    bf16x6_gradients all = {.parts = parts,
+                            .rule = update_rule<float>(updates->rule),
+                            .step = updates->step,
+                            .guard = updates->guard};
+    memcpy(all.stage, p.stage, sizeof all.stage);
+    memcpy(all.octet, p.octet, sizeof all.octet);
+    for (unsigned &tile : all.first) tile = ~0u;
+    size_t i = 0;
+    do {
+        all.list[i] = gradient_of(p, calls[i], updates[i].rule, launcher.fault);
+        all.first[i] = all.tiles;
+        all.tiles += p.rows * p.columns;
+        if (++i < count) p = product_of(*workspace, calls[i]);
+    } while (i < count && i < BF16X6_MOST_GRADIENTS && parts == 1 && p.parts == 1 && p.k == k &&
+             same_rule(*updates, updates[i]));
+    all.count = (unsigned)i;
+    all.clusters = parts > 1 || all.tiles < processors ? all.tiles : processors;
+    if (!launcher.fault->message[0]) bf16x6_launch_update(all, slope<float>(*calls), launcher);
+    return i;
 }

@@ -15,7 +15,8 @@
 /* Of a tile of C, and of a stage. Tiles have 64 columns, or 72 if that fits the shape better. */
 static const unsigned BF16X6_ROWS = 128, BF16X6_COLUMNS = 64, BF16X6_WIDE = 72, BF16X6_K = 64;
 static const unsigned BF16X6_MOST_PARTS = 8;
-static const unsigned BF16X6_BOX_ROWS = 16; /* of weights that a warp updates */
+static const unsigned BF16X6_BOX_ROWS = 16;      /* of weights that a warp updates */
+static const unsigned BF16X6_MOST_GRADIENTS = 5; /* of a launch */
 
 /* All that a launch needs, with sink and slope. */
 struct bf16x6_product {
@@ -33,14 +34,31 @@ struct bf16x6_product {
     cuda_reduction reduction; /* for sums of columns over several tiles */
 };
 
-/* What a weight gradient updates by sgd: weights and, with momentum, velocities, with ldc. */
-struct bf16x6_weights {
-    CUtensorMap map[2];
+/* A weight gradient, and what it updates by sgd: weights and, with momentum, velocities, with ldc. The other
+   members are those of bf16x6_product and sink. */
+struct bf16x6_gradient {
+    CUtensorMap a, b, map[2];
     float *array[2];
+    static constexpr float beta = 0;
+    float alpha, *c; /* c: the weights */
+    size_t ldc;
+    unsigned m, n, k, rows, columns;
+    const float *a_values, *b_values;
+    size_t a_row, a_column, b_row, b_column;
+};
+
+/* All that a launch of weight gradients needs. Its blocks divide the tiles of all, one after the other. */
+struct bf16x6_gradients {
+    bf16x6_gradient list[BF16X6_MOST_GRADIENTS];
+    unsigned count, first[BF16X6_MOST_GRADIENTS]; /* first: tile of each; ~0u: there are fewer */
+    unsigned tiles, clusters;
+    /* As of each: all have the same k. With parts of k there is only one. */
+    unsigned parts, stage[BF16X6_MOST_PARTS + 1], octet[BF16X6_MOST_PARTS + 1];
     update_rule<float> rule;
     const struct step_scalars *step;
     const struct tally *guard;
 };
+static_assert(sizeof(bf16x6_gradients) + sizeof(slope<float>) <= 4096); /* parameters of a kernel */
 
 struct bf16x6_workspace {
     bool open;                                /* this GPU can run the kernels */
@@ -53,8 +71,7 @@ bool bf16x6_open(void);
 unsigned bf16x6_clusters(unsigned blocks);
 void bf16x6_launch(enum gemm_op op, const bf16x6_product &product, const sink<float> &out,
                    const slope<float> &back, cuda_launcher &launcher);
-void bf16x6_launch_update(const bf16x6_product &product, const sink<float> &out, const slope<float> &back,
-                          const bf16x6_weights &weights, cuda_launcher &launcher);
+void bf16x6_launch_update(const bf16x6_gradients &all, const slope<float> &none, cuda_launcher &launcher);
 
 /* bf16x6.cu */
 void bf16x6_workspace_open(struct bf16x6_workspace *workspace, int processors,
@@ -69,8 +86,13 @@ bool bf16x6_pays(const struct gemm_call *call);
 /* Can it do this update, for a call that it takes? */
 bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update);
 
-/* For calls that bf16x6_supports; errors go to launcher.fault. update NULL: C is stored. */
+/* For calls that bf16x6_supports; errors go to launcher.fault. */
 void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_call *call,
-                 const struct weight_update *update, cuda_launcher &launcher);
+                 cuda_launcher &launcher);
+
+/* .. with updates that it can do, in place of C: the first ones, up to five with the same rule and k, in one
+   launch; one alone if it has parts of k. The sums are those of bf16x6_gemm. Returns how many. */
+size_t bf16x6_update(const struct bf16x6_workspace *workspace, const struct gemm_call *calls,
+                     const struct weight_update *updates, size_t count, cuda_launcher &launcher);
 
 #endif

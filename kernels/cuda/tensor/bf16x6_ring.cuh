@@ -3,6 +3,8 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_RING_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_RING_CUH
 
+#include <type_traits>
+
 #include "kernels/cuda/tensor/bf16x6_update.cuh"
 
 namespace bf16x6 {
@@ -81,36 +83,65 @@ static __device__ void warp_arrives(uint64_t *barrier) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
+/* A launch has one product, or several weight gradients: its product `number`, its tiles, tile i of them. */
+__device__ inline const bf16x6_product &product_of(const bf16x6_product &only, unsigned) {
+    return only;
+}
+__device__ inline const bf16x6_gradient &product_of(const bf16x6_gradients &all, unsigned number) {
+    return all.list[number];
+}
+__device__ inline unsigned tiles_of(const bf16x6_product &p) {
+    return p.rows * p.columns;
+}
+__device__ inline unsigned tiles_of(const bf16x6_gradients &all) {
+    return all.tiles;
+}
+__device__ inline tile_place place_of(const bf16x6_product &p, unsigned i) {
+    const unsigned row = i / p.columns;
+    return {row, i - row * p.columns};
+}
+__device__ inline gradient_place place_of(const bf16x6_gradients &all, unsigned i) {
+    unsigned number = 0;
+#pragma unroll
+    for (unsigned other = 1; other < BF16X6_MOST_GRADIENTS; other++) number += i >= all.first[other];
+    i -= all.first[number];
+    const unsigned columns = all.list[number].columns, row = i / columns;
+    return {row, i - row * columns, number};
+}
+
 /* The tiles of a block, and its part of their k. In a weight gradient (A_T) a block has tiles that are beside
    each other, and keeps the fragments of A in registers if k has only two stages. */
-template <bool A_T> struct schedule {
-    const bf16x6_product &p;
+template <bool A_T, typename P> struct schedule {
+    const P &p;
     unsigned first, end; /* stages of k */
 
-    __device__ schedule(const bf16x6_product &product, const cluster_place &own)
-        : p(product), first(p.stage[own.part]), end(p.stage[own.part + 1]) {}
+    __device__ schedule(const P &launch, const cluster_place &own)
+        : p(launch), first(p.stage[own.part]), end(p.stage[own.part + 1]) {}
 
     __device__ bool keeps_a() const {
         return A_T && end - first <= 2;
     }
 
-    /* Calls body(row, column, does it read A?) of each tile, counted in tiles. */
+    /* Calls body(tile, does it read A?) of each tile. */
     template <typename F> __device__ void each(F body) const {
-        const unsigned turn = cluster_index(), tiles = p.rows * p.columns;
+        const unsigned turn = cluster_index(), tiles = tiles_of(p);
         if constexpr (A_T) {
             const unsigned least = tiles / p.clusters, more = tiles - least * p.clusters;
-            unsigned left = least + (turn < more), i = turn * least + (turn < more ? turn : more),
-                     row = i / p.columns, column = i - row * p.columns;
+            unsigned left = least + (turn < more);
+            auto tile = place_of(p, turn * least + (turn < more ? turn : more));
             for (bool reads_a = true; left; left--) {
-                body(row, column, reads_a);
-                const bool ends = ++column == p.columns;
-                if (ends) column = 0, row++;
+                body(tile, reads_a);
+                const auto &product = product_of(p, tile.number);
+                const bool ends = ++tile.column == product.columns;
+                if (ends) tile.column = 0, tile.row++;
+                if constexpr (std::is_same_v<P, bf16x6_gradients>)
+                    if (tile.row == product.rows) tile.row = 0, tile.number++;
                 reads_a = ends || !keeps_a();
             }
         } else {
             for (unsigned i = turn; i < tiles; i += p.clusters) {
                 const unsigned column = p.rows == 1 ? i : i / p.rows;
-                body(i - column * p.rows, column, true);
+                body(tile_place{i - column * p.rows, column}, true);
             }
         }
     }

@@ -51,7 +51,8 @@ struct cluster_place {
     const unsigned (&first_of_part)[BF16X6_MOST_PARTS + 1];
     unsigned parts, part, first, count; /* the octets of this block */
 
-    __device__ explicit cluster_place(const bf16x6_product &p)
+    template <typename P>
+    __device__ explicit cluster_place(const P &p)
         : first_of_part(p.octet), parts(p.parts), part(uniform(cluster_rank())), first(p.octet[part]),
           count(p.octet[part + 1] - first) {}
     template <unsigned W> __device__ unsigned owner(unsigned octet) const {
@@ -59,9 +60,13 @@ struct cluster_place {
     }
 };
 
-/* A tile of C, counted in tiles. */
+/* A tile of C, counted in tiles; of C of gradient `number` in a launch of several. */
 struct tile_place {
     unsigned row, column;
+    static constexpr unsigned number = 0;
+};
+struct gradient_place {
+    unsigned row, column, number;
 };
 
 /* All lanes of a warp. */
@@ -72,11 +77,12 @@ template <unsigned N> static __device__ bool all_finite(const float (&sums)[N]) 
     return !__any_sync(0xffffffffu, zero != 0);
 }
 
-/* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each octet. */
-template <bool A_T, unsigned W> struct tile_store {
+/* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each octet. P, S:
+   product and sink, or both a gradient. */
+template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
     static constexpr unsigned OCTETS = W / 8, INPUTS = 2 * ((OCTETS + 1) / 2);
-    const bf16x6_product &p;
-    const sink<float> &out;
+    const P &p;
+    const S &out;
     const slope<float> &back;
     const cluster_place &own;
     float4 *slots;    /* of this thread: [SLOTS][32], those of a warp beside each other */
@@ -91,7 +97,7 @@ template <bool A_T, unsigned W> struct tile_store {
 
     /* Puts the sums of the own octets into the first slots: those of all parts, in a fixed order. */
     __device__ void add_parts(const float (&sums)[W / 2]) const {
-        const unsigned share = p.octet[1]; /* the most */
+        const unsigned share = own.first_of_part[1]; /* the most */
         const auto four = [&](unsigned j) {
             return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
         };

@@ -1,6 +1,7 @@
 /* The float32 GEMM by six bf16 products: weight gradients that update the weights themselves, in place of
    storing the gradient. Each warp of the consumers requests the weights (and velocities) of its 16 rows of
-   the next tile as soon as it has updated those of this one: they arrive while the products run. */
+   the next tile as soon as it has updated those of this one: they arrive while the products run. A launch has
+   all layers of a step: its start and end come once, and its tiles divide evenly. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_UPDATE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_UPDATE_CUH
 
@@ -18,32 +19,34 @@ template <int ARRAYS, unsigned W>
 constexpr unsigned AREA_BYTES = ARRAYS > 1 ? WEIGHT_BOXES *ARRAYS *BOX_BYTES : SLOTS_BYTES<W>;
 static_assert(WEIGHT_BOXES * BOX_BYTES <= SLOTS_BYTES<BF16X6_COLUMNS>);
 
+typedef tile_store<bf16x6_gradient, bf16x6_gradient, true, BF16X6_COLUMNS> gradient_store;
+
 /* All lanes of a warp of the consumers. ARRAYS: weights, and velocities. */
 template <int ARRAYS> struct weight_updater {
-    const bf16x6_weights &w;
+    const bf16x6_gradients &all;
     char *area;
     uint64_t *arrived; /* [WEIGHT_BOXES] */
     update_rates<float> rates;
     bool on;            /* no step was bad */
     unsigned round = 0; /* of the boxes */
 
-    __device__ weight_updater(const bf16x6_weights *weights, char *memory, uint64_t *barriers)
-        : w(*weights), area(memory), arrived(barriers), rates(UPDATE_SGD, w.rule, w.step),
-          on(!w.guard->bad_step) {}
+    __device__ weight_updater(const bf16x6_gradients &gradients, char *memory, uint64_t *barriers)
+        : all(gradients), area(memory), arrived(barriers), rates(UPDATE_SGD, all.rule, all.step),
+          on(!all.guard->bad_step) {}
 
     /* Requests half a tile. */
-    __device__ void request(tile_place tile, unsigned half) const {
+    __device__ void request(gradient_place tile, unsigned half) const {
         __syncwarp(); /* all lanes have read what was there */
         if (threadIdx.x % 32) return;
         mbarrier_expect_tx(arrived + half, ARRAYS * BOX_BYTES);
 #pragma unroll
         for (unsigned i = 0; i < ARRAYS; i++)
-            tensor_load(area + (half * ARRAYS + i) * BOX_BYTES, w.map[i],
+            tensor_load(area + (half * ARRAYS + i) * BOX_BYTES, all.list[tile.number].map[i],
                         tile.column * BF16X6_COLUMNS + half * 32,
                         tile.row * BF16X6_ROWS + threadIdx.x / 32 * BOX_ROWS, arrived + half);
     }
 
-    __device__ void request_all(tile_place tile) const {
+    __device__ void request_all(gradient_place tile) const {
         for (unsigned half = 0; half < WEIGHT_BOXES; half++) request(tile, half);
     }
 
@@ -53,15 +56,14 @@ template <int ARRAYS> struct weight_updater {
 #pragma unroll
         for (unsigned e = 0; e < 2; e++) {
             float &m = ARRAYS < 2 ? unused : e ? of[ARRAYS - 1].y : of[ARRAYS - 1].x;
-            update_parameter<UPDATE_SGD>(w.rule, rates, e ? gradients.y : gradients.x, e ? of[0].y : of[0].x,
-                                         m, unused);
+            update_parameter<UPDATE_SGD>(all.rule, rates, e ? gradients.y : gradients.x,
+                                         e ? of[0].y : of[0].x, m, unused);
         }
     }
 
     /* Half a tile, from the weights in a box. */
-    __device__ void update_half(const tile_store<true, BF16X6_COLUMNS> &to,
-                                const float (&sums)[BF16X6_COLUMNS / 2], unsigned half,
-                                const char *box) const {
+    __device__ void update_half(const gradient_store &to, const float (&sums)[BF16X6_COLUMNS / 2],
+                                unsigned half, const char *box) const {
         const unsigned lane = threadIdx.x % 32;
 #pragma unroll
         for (unsigned h = 0; h < 2; h++) {
@@ -80,31 +82,30 @@ template <int ARRAYS> struct weight_updater {
                 update({to.out.alpha * sums[i], to.out.alpha * sums[i + 1]}, of);
 #pragma unroll
                 for (unsigned array = 0; array < ARRAYS; array++)
-                    store_pair(w.array[array] + at, of[array], x + 1 < to.p.n);
+                    store_pair(to.p.array[array] + at, of[array], x + 1 < to.p.n);
             }
         }
     }
 
     /* The same from global memory, with the sums of all parts, and those that are not finite anew. */
-    __device__ void update_slowly(const tile_store<true, BF16X6_COLUMNS> &to,
-                                  const float (&sums)[BF16X6_COLUMNS / 2]) const {
+    __device__ void update_slowly(const gradient_store &to, const float (&sums)[BF16X6_COLUMNS / 2]) const {
         to.add_parts(sums);
         to.each_pair([&](size_t at, unsigned, unsigned, float2 pair, bool both) {
             float2 of[ARRAYS];
 #pragma unroll
             for (unsigned array = 0; array < ARRAYS; array++)
-                of[array] = load_pair(w.array[array] + at, both);
+                of[array] = load_pair(to.p.array[array] + at, both);
             update(to.scaled(at, pair, both), of);
 #pragma unroll
             for (unsigned array = 1; array < ARRAYS; array++)
-                store_pair(w.array[array] + at, of[array], both);
+                store_pair(to.p.array[array] + at, of[array], both);
             return of[0];
         });
     }
 
     /* Updates the weights of a tile, and requests those of the next one, unless it is the last. */
-    __device__ void store(const tile_store<true, BF16X6_COLUMNS> &to, const float (&sums)[BF16X6_COLUMNS / 2],
-                          bool last, tile_place next) {
+    __device__ void store(const gradient_store &to, const float (&sums)[BF16X6_COLUMNS / 2], bool last,
+                          gradient_place next) {
         if (!on) return;
         if (to.own.parts > 1) return update_slowly(to, sums);
         if (!all_finite(sums)) {
@@ -126,7 +127,7 @@ template <int ARRAYS> struct weight_updater {
 
 /* A product that stores C. */
 template <> struct weight_updater<0> {
-    __device__ weight_updater(const bf16x6_weights *, char *, uint64_t *) {}
+    __device__ weight_updater(const bf16x6_product &, char *, uint64_t *) {}
 };
 
 } // namespace bf16x6

@@ -16,9 +16,9 @@
 
 namespace bf16x6 {
 
-template <typename V>
-static __device__ void copy_stage(const bf16x6_product &p, char *stage, uint64_t *full, unsigned row,
-                                  unsigned column, unsigned k, bool reads_a) {
+template <typename V, typename P>
+static __device__ void copy_stage(const P &p, char *stage, uint64_t *full, unsigned row, unsigned column,
+                                  unsigned k, bool reads_a) {
     char *const b = stage + V::A_BYTES;
     mbarrier_expect_tx(full, reads_a ? V::STAGE_BYTES : V::B_BYTES);
     if (V::A_T && reads_a)
@@ -38,29 +38,27 @@ static __device__ void copy_stage(const bf16x6_product &p, char *stage, uint64_t
 }
 
 /* One thread. */
-template <typename V>
-static __device__ void produce(const bf16x6_product &p, char *shared, const barriers &ring,
-                               const cluster_place &own) {
-    const schedule<V::A_T> all(p, own);
+template <typename V, typename P>
+static __device__ void produce(const P &p, char *shared, const barriers &ring, const cluster_place &own) {
+    const schedule<V::A_T, P> all(p, own);
     ring_place<V::STAGES> use;
-    all.each([&](unsigned row, unsigned column, bool reads_a) {
+    all.each([&](auto tile, bool reads_a) {
         for (unsigned k = all.first; k < all.end; k++, use.next()) {
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
-            copy_stage<V>(p, shared + V::STAGES_AT + use.stage * V::STAGE_BYTES, ring.full + use.stage,
-                          row * BF16X6_ROWS, column * V::W, k * K, reads_a);
+            copy_stage<V>(product_of(p, tile.number), shared + V::STAGES_AT + use.stage * V::STAGE_BYTES,
+                          ring.full + use.stage, tile.row * BF16X6_ROWS, tile.column * V::W, k * K, reads_a);
         }
     });
 }
 
 /* A warpgroup: the planes of B. */
-template <typename V>
-static __device__ void split_all(const bf16x6_product &p, char *shared, const barriers &ring,
-                                 const cluster_place &own) {
-    const schedule<V::A_T> all(p, own);
+template <typename V, typename P>
+static __device__ void split_all(const P &p, char *shared, const barriers &ring, const cluster_place &own) {
+    const schedule<V::A_T, P> all(p, own);
     const unsigned warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
     ring_place<V::STAGES> use;
     ring_place<V::PLANE_STAGES> to;
-    all.each([&](unsigned, unsigned, bool) {
+    all.each([&](auto, bool) {
         for (unsigned k = all.first; k < all.end; k++, use.next(), to.next()) {
             const char *const tile = shared + V::STAGES_AT + use.stage * V::STAGE_BYTES + V::A_BYTES;
             char *const planes = shared + V::PLANES_AT + to.stage * PLANES_BYTES<V::W>;
@@ -205,38 +203,49 @@ template <typename V> struct consumer {
     }
 };
 
-template <typename V>
-static __device__ void consume(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
-                               const bf16x6_weights *weights, char *shared, const barriers &ring,
-                               const cluster_place &own) {
-    const schedule<V::A_T> all(p, own);
+/* What a tile is stored to. */
+__device__ inline const sink<float> &sink_of(const bf16x6_product &, const sink<float> &out) {
+    return out;
+}
+__device__ inline const bf16x6_gradient &sink_of(const bf16x6_gradient &p, const bf16x6_gradients &) {
+    return p;
+}
+
+template <typename V, typename P, typename S>
+static __device__ void consume(const P &launch, const S &out, const slope<float> &back, char *shared,
+                               const barriers &ring, const cluster_place &own) {
+    constexpr bool updates = V::ARRAYS > 0;
+    typedef std::conditional_t<updates, gradient_place, tile_place> place;
+    typedef tile_store<bf16x6_product, sink<float>, V::A_T, V::W> product_store;
+    typedef std::conditional_t<updates, gradient_store, product_store> writer;
+    const schedule<V::A_T, P> all(launch, own);
     const unsigned warp = threadIdx.x / 32, none = ~0u;
     char *const area = shared + AREAS_AT + warp * AREA_BYTES<V::ARRAYS, V::W>;
     consumer<V> body(ring, shared);
-    weight_updater<V::ARRAYS> updater(weights, area, ring.weights + warp * WEIGHT_BOXES);
-    tile_place tile = {0, none}; /* of the sums, which are stored while the next tile is multiplied */
+    weight_updater<V::ARRAYS> updater(launch, area, ring.weights + warp * WEIGHT_BOXES);
+    place tile = {0, none}; /* of the sums, which are stored while the next tile is multiplied */
     float sums[V::W / 2];
     fragments even, odd;
-    const auto store = [&](bool last, tile_place next) {
-        const tile_store<V::A_T, V::W> to = {p,
-                                             out,
-                                             back,
-                                             own,
-                                             (float4 *)area + threadIdx.x % 32,
-                                             (float *)(shared + WARP_SUMS_AT),
-                                             (float2 *)body.unused_stage() + threadIdx.x,
-                                             ring.received,
-                                             tile.row * BF16X6_ROWS + body.row,
-                                             tile.column * V::W + body.lane % 4 * 2};
+    const auto store = [&](bool last, place next) {
+        const auto &p = product_of(launch, tile.number);
+        const writer to = {p,
+                           sink_of(p, out),
+                           back,
+                           own,
+                           (float4 *)area + threadIdx.x % 32,
+                           (float *)(shared + WARP_SUMS_AT),
+                           (float2 *)body.unused_stage() + threadIdx.x,
+                           ring.received,
+                           tile.row * BF16X6_ROWS + body.row,
+                           tile.column * V::W + body.lane % 4 * 2};
         if (tile.column == none) return;
-        if constexpr (V::ARRAYS == 0)
-            to.store(sums, tile, (unsigned *)(ring.received + 1));
-        else
+        if constexpr (updates)
             updater.store(to, sums, last, next);
+        else
+            to.store(sums, tile, (unsigned *)(ring.received + 1));
     };
-    all.each([&](unsigned row, unsigned column, bool reads_a) {
-        const tile_place next = {row, column};
-        if constexpr (V::ARRAYS > 0)
+    all.each([&](place next, bool reads_a) {
+        if constexpr (updates)
             if (tile.column == none && updater.on && own.parts == 1) updater.request_all(next);
         body.sum_tile(sums, even, odd, all.end - all.first, reads_a, [&] {
             if constexpr (V::A_T) store(false, next);
@@ -248,16 +257,26 @@ static __device__ void consume(const bf16x6_product &p, const sink<float> &out, 
     if constexpr (V::A_T) store(true, tile);
 }
 
-template <typename V>
-static __device__ void run(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
-                           const bf16x6_weights *weights) {
+__device__ inline void prefetch_maps(const bf16x6_product &p) {
+    tensor_map_prefetch(p.a);
+    tensor_map_prefetch(p.b);
+}
+__device__ inline void prefetch_maps(const bf16x6_gradients &all) {
+#pragma unroll 1
+    for (unsigned i = 0; i < all.count; i++) {
+        tensor_map_prefetch(all.list[i].a);
+        tensor_map_prefetch(all.list[i].b);
+    }
+}
+
+template <typename V, typename P, typename S>
+static __device__ void run(const P &p, const S &out, const slope<float> &back) {
     extern __shared__ __align__(1024) char shared[];
     const barriers ring(shared);
     const cluster_place own(p);
     const unsigned group = uniform(threadIdx.x / GROUP);
     if (threadIdx.x == PRODUCER * GROUP) {
-        tensor_map_prefetch(p.a);
-        tensor_map_prefetch(p.b);
+        prefetch_maps(p);
         ring.open();
     }
     cluster_barrier_of_reads(); /* mbarrier_init has a fence */
@@ -269,7 +288,7 @@ static __device__ void run(const bf16x6_product &p, const sink<float> &out, cons
         split_all<V>(p, shared, ring, own);
     } else {
         warpgroup_more_registers<V::CONSUMER_REGISTERS>();
-        consume<V>(p, out, back, weights, shared, ring, own);
+        consume<V>(p, out, back, shared, ring, own);
     }
 }
 
@@ -278,25 +297,24 @@ __global__ void __launch_bounds__(THREADS, 1)
     bf16x6_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
                   const __grid_constant__ slope<float> back) {
 #ifdef HAVE_WGMMA
-    run<variant<A_T, B_BY_K, 0, W>>(p, out, back, NULL);
+    run<variant<A_T, B_BY_K, 0, W>>(p, out, back);
 #endif
 }
 
-/* A weight gradient that updates the weights. */
+/* Weight gradients that update their weights. */
 template <int ARRAYS>
 __global__ void __launch_bounds__(THREADS, 1)
-    bf16x6_update_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
-                         const __grid_constant__ slope<float> back,
-                         const __grid_constant__ bf16x6_weights weights) {
+    bf16x6_update_kernel(const __grid_constant__ bf16x6_gradients all,
+                         const __grid_constant__ slope<float> none) {
 #ifdef HAVE_WGMMA
-    run<variant<true, true, ARRAYS, BF16X6_COLUMNS>>(p, out, back, &weights);
+    run<variant<true, true, ARRAYS, BF16X6_COLUMNS>>(all, all, none);
 #endif
 }
 
 /* --- the host --- */
 
 typedef void kernel(bf16x6_product, sink<float>, slope<float>);
-typedef void update_kernel(bf16x6_product, sink<float>, slope<float>, bf16x6_weights);
+typedef void update_kernel(bf16x6_gradients, slope<float>);
 
 /* A kernel and the shared memory of its blocks. */
 template <typename F> struct launchable {
@@ -345,9 +363,8 @@ void bf16x6_launch(enum gemm_op op, const bf16x6_product &p, const sink<float> &
                    one.bytes, p.parts, p, out, back);
 }
 
-void bf16x6_launch_update(const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
-                          const bf16x6_weights &weights, cuda_launcher &launcher) {
-    const auto one = weights.array[1] ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
-    launch_cluster(launcher, "bf16x6_update_kernel", one.function, dim3(p.clusters * p.parts),
-                   bf16x6::THREADS, one.bytes, p.parts, p, out, back, weights);
+void bf16x6_launch_update(const bf16x6_gradients &all, const slope<float> &none, cuda_launcher &launcher) {
+    const auto one = all.list[0].array[1] ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
+    launch_cluster(launcher, "bf16x6_update_kernel", one.function, dim3(all.clusters * all.parts),
+                   bf16x6::THREADS, one.bytes, all.parts, all, none);
 }

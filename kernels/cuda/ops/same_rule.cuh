@@ -1,0 +1,17 @@
+/* Lists of updates (gemm_update in kernels/gemm.h): which of them one launch does. */
+#ifndef TESSERA_KERNELS_CUDA_OPS_SAME_RULE_CUH
+#define TESSERA_KERNELS_CUDA_OPS_SAME_RULE_CUH
+
+extern "C" {
+#include "kernels/ops.h"
+}
+
+/* Would one launch do both updates? */
+static inline bool same_rule(const struct weight_update &x, const struct weight_update &y) {
+    const struct update &a = x.rule, &b = y.rule;
+    return a.method == b.method && a.nesterov == b.nesterov && a.momentum == b.momentum &&
+           a.weight_decay == b.weight_decay && a.beta1 == b.beta1 && a.beta2 == b.beta2 &&
+           a.epsilon == b.epsilon && !a.moment1 == !b.moment1 && x.step == y.step && x.guard == y.guard;
+}
+
+#endif
