@@ -35,6 +35,7 @@ static enum gemm_status gemm_update(void *context, const struct gemm_call *calls
         assert_true(takes(context, calls + i, updates + i));
         assert_true(calls[i].beta == (calls[i].k ? 0 : 1) && calls[i].ldc == calls[i].n);
         fake.updates++;
+        if (count > 1) assert_ptr_equal(updates[i].stream, i % 2 ? NULL : &fake);
         if (calls[i].k) {
             assert_true(calls[i].n > fake.columns); /* from the last layer on, which is the narrowest */
             fake.columns = calls[i].n;
@@ -60,7 +61,7 @@ static void aside_join(struct device *device) {
 
 static void *aside_stream(struct device *device) {
     (void)device;
-    return NULL;
+    return &fake;
 }
 
 /* The parameters and moments after two steps. overlap: as in engine graph; updates: products may update. The

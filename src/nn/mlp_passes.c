@@ -263,20 +263,36 @@ static bool list_rest(const struct mlp *mlp, struct update_list *list) {
     return all;
 }
 
-/* None of them fills a GPU from its start to its end: every second one runs on a second stream, if they may
-   overlap. */
+/* No launch of them fills a GPU from its start to its end: every second one runs on a second stream, until
+   aside_join. */
+static void spread(struct mlp *mlp, struct update_list *list) {
+    struct device *device = &mlp->compute->device;
+    device->driver->aside_begin(device);
+    for (size_t i = 0; i < list->count; i += 2) list->update[i].stream = device->driver->aside_stream(device);
+}
+
 static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) {
     struct device *device = &mlp->compute->device;
-    const bool aside = mlp->updates_overlap;
     enum status status = STATUS_OK;
-    if (aside) device->driver->aside_begin(device);
+    if (mlp->updates_overlap) spread(mlp, list);
     for (size_t i = 0; i < list->count && !status; i++) {
         const size_t l = list->layer[i];
-        if (aside && i % 2) list->update[i].stream = device->driver->aside_stream(device);
         status = compute_gemm_update(mlp->compute, &list->call[i], &list->update[i], &mlp->layer[l].updated);
         lap_gemm(mlp, l, &list->call[i]);
     }
-    if (aside) device->driver->aside_join(device);
+    if (mlp->updates_overlap) device->driver->aside_join(device);
+    return status;
+}
+
+/* The same at once: *done, if the backend can. In float32 that may take several launches, one of them for the
+   output layer. */
+static enum status update_at_once(struct mlp *mlp, struct update_list *list, bool *done) {
+    struct device *device = &mlp->compute->device;
+    const bool several = list->count > 1 && !gemm_is_16bit(mlp->activation_dtype);
+    if (several) spread(mlp, list);
+    const enum status status =
+        compute_gemm_updates(mlp->compute, list->call, list->update, list->count, done);
+    if (several) device->driver->aside_join(device);
     return status;
 }
 
@@ -290,8 +306,7 @@ static enum status update_weights(struct mlp *mlp, size_t rows, const struct ste
     if (mlp->updates_overlap) {
         const bool all = list_rest(mlp, &list);
         if (!all) list.count = products;
-        const enum status status =
-            compute_gemm_updates(mlp->compute, list.call, list.update, list.count, &done);
+        const enum status status = update_at_once(mlp, &list, &done);
         mlp->rest_updated = all && done;
         if (status || done) return status;
     }
