@@ -12,16 +12,21 @@
 #include "tests/values.h"
 
 struct shape {
+    enum gemm_dtype dtype; /* of operands: GEMM_BF16 or GEMM_F32 */
     size_t rows, units, classes;
     enum activation activation;
     double smoothing, alpha;          /* alpha: of the input gradient */
     bool bad_label, early, uncounted; /* early: b_complete is set; uncounted: without the loss, too */
+    bool apart, pre;         /* apart: the derivative does not read X; pre: logits are stored twice */
+    enum activation forward; /* of the logits */
+    bool bad_weight;         /* bad_value is one of the weights, else of the biases */
+    double bad_value;        /* 0: none */
 };
 
-/* Operands on the host. X and W are small multiples of powers of 2, so that logits are exact. */
+/* Operands on the host. In bfloat16, X and W are small multiples of powers of 2, so that logits are exact. */
 struct operands {
     struct values x, w, bias, read;
-    uint8_t labels[128];
+    uint8_t labels[160];
 };
 
 enum { X_GRAD, BELOW_GRAD, W_GRAD, BIAS_GRAD, LOSS, LOGITS, GRAD, RESULTS }; /* tally: apart */
@@ -39,32 +44,35 @@ static struct values steps(enum gemm_dtype dtype, size_t count, double step, uin
 }
 
 static struct operands operands_of(const struct shape *shape) {
-    struct operands all = {.x = steps(GEMM_BF16, shape->rows * shape->units, 0.5, 1),
-                           .w = steps(GEMM_BF16, shape->units * shape->classes, 0.125, 2),
-                           .bias = steps(GEMM_F32, shape->classes, 0.25, 3)};
-    all.read = activation_needs_input(shape->activation)
-                   ? values_random(GEMM_BF16, shape->rows * shape->units, 2, 4)
-                   : all.x;
+    const size_t elements = shape->rows * shape->units, weights = shape->units * shape->classes;
+    const bool exact = shape->dtype == GEMM_BF16;
+    struct operands all = {
+        .x = exact ? steps(GEMM_BF16, elements, 0.5, 1) : values_random(GEMM_F32, elements, 1, 1),
+        .w = exact ? steps(GEMM_BF16, weights, 0.125, 2) : values_random(GEMM_F32, weights, 0.125, 2),
+        .bias = steps(GEMM_F32, shape->classes, 0.25, 3)};
+    all.read =
+        activation_needs_input(shape->activation) ? values_random(shape->dtype, elements, 2, 4) : all.x;
     for (size_t r = 0; r < shape->rows; r++) all.labels[r] = (uint8_t)(r * 7 % shape->classes);
+    if (shape->bad_value != 0) values_set(shape->bad_weight ? all.w : all.bias, 3, shape->bad_value);
     if (shape->bad_label) all.labels[shape->rows - 1] = (uint8_t)shape->classes;
     return all;
 }
 
 static size_t count_of(const struct shape *shape, int result) {
-    const size_t counts[] = {shape->rows * shape->units,
-                             shape->units,
-                             shape->units * shape->classes,
-                             shape->classes,
-                             1,
-                             shape->rows * shape->classes,
-                             shape->rows * shape->classes};
+    const size_t elements = shape->rows * shape->units, logits = shape->rows * shape->classes,
+                 weights = shape->units * shape->classes;
+    const size_t counts[] = {elements, shape->units, weights, shape->classes, 1, logits, logits};
     return counts[result];
 }
 
-static enum gemm_dtype dtype_of(int result) {
-    return result == X_GRAD || result == LOGITS || result == GRAD ? GEMM_BF16
+static enum gemm_dtype dtype_of(const struct shape *shape, int result) {
+    return result == X_GRAD || result == LOGITS || result == GRAD ? shape->dtype
            : result == LOSS                                       ? GEMM_F64
                                                                   : GEMM_F32;
+}
+
+static size_t bytes_of(const struct shape *shape, int result) {
+    return count_of(shape, result) * dtype_size(dtype_of(shape, result));
 }
 
 static void *upload(struct compute *compute, const void *values, size_t bytes) {
@@ -79,26 +87,27 @@ static void *upload(struct compute *compute, const void *values, size_t bytes) {
 static bool run_layer(struct compute *compute, const struct shape *shape, const struct operands *operands,
                       struct outcome *outcome) {
     struct device *device = &compute->device;
-    const size_t elements = shape->rows * shape->units, weights = shape->units * shape->classes;
-    void *const x = upload(compute, operands->x.data, elements * 2),
-                *const read = upload(compute, operands->read.data, elements * 2),
-                *const w = upload(compute, operands->w.data, weights * 2),
+    const size_t size = dtype_size(shape->dtype), elements = shape->rows * shape->units;
+    void *const x = upload(compute, operands->x.data, elements * size),
+                *const read = upload(compute, operands->read.data, elements * size),
+                *const w = upload(compute, operands->w.data, shape->units * shape->classes * size),
                 *const bias = upload(compute, operands->bias.data, shape->classes * 4),
                 *const labels = upload(compute, operands->labels, sizeof operands->labels);
     void *result[RESULTS];
     for (int i = 0; i < RESULTS; i++) {
-        outcome->result[i] = values_make(dtype_of(i), count_of(shape, i));
-        memset(outcome->result[i].data, 0xff, count_of(shape, i) * dtype_size(dtype_of(i)));
-        result[i] = upload(compute, outcome->result[i].data, count_of(shape, i) * dtype_size(dtype_of(i)));
+        outcome->result[i] = values_make(dtype_of(shape, i), count_of(shape, i));
+        memset(outcome->result[i].data, 0xff, bytes_of(shape, i));
+        result[i] = upload(compute, outcome->result[i].data, bytes_of(shape, i));
     }
     outcome->tally = (struct tally){.images = 5, .batches = 2, .correct = 1, .loss_sum = 1};
     struct tally *const tally = upload(compute, &outcome->tally, sizeof outcome->tally);
-    const struct gemm_epilogue add = {.bias = bias};
+    const struct gemm_epilogue add = {
+        .bias = bias, .activation = shape->forward, .pre = shape->pre ? result[GRAD] : NULL};
     const struct gemm_backward below = {.activation = shape->activation,
                                         .pre = activation_needs_input(shape->activation) ? read : NULL,
-                                        .output = x,
+                                        .output = shape->apart ? read : x,
                                         .bias_grad = result[BELOW_GRAD]};
-    const struct gemm_call logits = {.dtype = GEMM_BF16,
+    const struct gemm_call logits = {.dtype = shape->dtype,
                                      .op = GEMM_NN,
                                      .m = shape->rows,
                                      .n = shape->classes,
@@ -112,8 +121,8 @@ static bool run_layer(struct compute *compute, const struct shape *shape, const 
                                      .ldc = shape->classes,
                                      .epilogue = &add,
                                      .b_complete = shape->early},
-                           gradient = {.dtype = GEMM_BF16,
-                                       .c_f32 = true,
+                           gradient = {.dtype = shape->dtype,
+                                       .c_f32 = shape->dtype == GEMM_BF16,
                                        .op = GEMM_TN,
                                        .m = shape->units,
                                        .n = shape->classes,
@@ -124,7 +133,7 @@ static bool run_layer(struct compute *compute, const struct shape *shape, const 
                                        .ldb = shape->classes,
                                        .c = result[W_GRAD],
                                        .ldc = shape->classes},
-                           input = {.dtype = GEMM_BF16,
+                           input = {.dtype = shape->dtype,
                                     .op = GEMM_NT,
                                     .m = shape->rows,
                                     .n = shape->units,
@@ -150,8 +159,7 @@ static bool run_layer(struct compute *compute, const struct shape *shape, const 
     bool done = false;
     assert_status(compute_output_layer(compute, &layer, &done), STATUS_OK);
     for (int i = 0; i < RESULTS; i++)
-        device->driver->download(device, outcome->result[i].data, result[i],
-                                 count_of(shape, i) * dtype_size(dtype_of(i)));
+        device->driver->download(device, outcome->result[i].data, result[i], bytes_of(shape, i));
     device->driver->download(device, &outcome->tally, tally, sizeof *tally);
     assert_status(device->driver->synchronize(device), STATUS_OK);
     void *const memory[] = {x, read, w, bias, labels, tally};
@@ -165,24 +173,45 @@ static void assert_close(double got, double want, double bound, const char *what
         fail_msg("%s %zu is %.9g, not %.9g +- %.3g", what, at, got, want, bound);
 }
 
-/* Loss, and gradient of the logits, of a row. */
+/* Rounding error of an element of this type, relative; of float32 with a few operations before. */
+static double error_of(const struct shape *shape) {
+    return shape->dtype == GEMM_F32 ? 0x1p-20 : 0x1p-8;
+}
+
+/* z: the logits of a row, as computed, which are checked. */
+static void check_logits(const struct shape *shape, const struct operands *all, const struct outcome *outcome,
+                         size_t row, double *z) {
+    for (size_t c = 0; c < shape->classes; c++) {
+        double sum = values_get(all->bias, c), size = fabs(sum);
+        for (size_t u = 0; u < shape->units; u++) {
+            const double term =
+                values_get(all->x, row * shape->units + u) * values_get(all->w, u * shape->classes + c);
+            sum += term;
+            size += fabs(term);
+        }
+        z[c] = values_get(outcome->result[LOGITS], row * shape->classes + c);
+        assert_close(z[c], sum, shape->dtype == GEMM_F32 ? 0x1p-22 * size : 0, "logit", c);
+    }
+}
+
+/* Returns the loss of a row, and its gradient as computed, which is checked. */
 static double row_loss(const struct shape *shape, const struct operands *all, const struct outcome *outcome,
                        size_t row, double *grad, bool *correct) {
+    const double batch = (double)(shape->rows + 3);
     double z[16], sum = 0, loss = 0;
     size_t best = 0;
-    for (size_t c = 0; c < shape->classes; c++) {
-        z[c] = values_get(all->bias, c);
-        for (size_t u = 0; u < shape->units; u++)
-            z[c] += values_get(all->x, row * shape->units + u) * values_get(all->w, u * shape->classes + c);
-        assert_close(values_get(outcome->result[LOGITS], row * shape->classes + c), z[c], 0, "logit", c);
+    check_logits(shape, all, outcome, row, z);
+    for (size_t c = 0; c < shape->classes; c++)
         if (z[c] > z[best]) best = c;
-    }
     for (size_t c = 0; c < shape->classes; c++) sum += exp(z[c] - z[best]);
     for (size_t c = 0; c < shape->classes; c++) {
         const double target =
             (c == all->labels[row] ? 1 - shape->smoothing : 0) + shape->smoothing / (double)shape->classes;
+        const double want = (exp(z[c] - z[best]) / sum - target) / batch;
         loss -= target * (z[c] - z[best] - log(sum));
-        grad[c] = (exp(z[c] - z[best]) / sum - target) / (double)(shape->rows + 3);
+        grad[c] = values_get(outcome->result[GRAD], row * shape->classes + c);
+        assert_close(grad[c], want, error_of(shape) * fabs(want) + 1e-6 / batch, "gradient of the logit",
+                     row * shape->classes + c);
     }
     *correct = best == all->labels[row];
     return loss;
@@ -193,15 +222,13 @@ static void check_outcome(const struct shape *shape, const struct operands *all,
     const size_t rows = shape->rows, units = shape->units, classes = shape->classes;
     double *const grad = calloc(rows * 16, sizeof *grad), *const below = calloc(units * 2, sizeof *below),
                   *const w = calloc(units * classes * 2, sizeof *w), loss = 0, bias[16][2] = {{0}};
-    const double ulp = 0x1p-8;
+    const double ulp = error_of(shape);
     size_t hits = 0;
     for (size_t r = 0; r < rows; r++) {
         bool correct;
         loss += row_loss(shape, all, outcome, r, grad + r * 16, &correct);
         hits += correct;
         for (size_t c = 0; c < classes; c++) {
-            assert_close(values_get(outcome->result[GRAD], r * classes + c), grad[r * 16 + c],
-                         ulp * fabs(grad[r * 16 + c]) + 1e-9, "gradient of the logit", r * classes + c);
             bias[c][0] += grad[r * 16 + c];
             bias[c][1] += fabs(grad[r * 16 + c]);
         }
@@ -215,11 +242,13 @@ static void check_outcome(const struct shape *shape, const struct operands *all,
                 w[(u * classes + c) * 2] += x * grad[r * 16 + c];
                 w[(u * classes + c) * 2 + 1] += fabs(x * grad[r * 16 + c]);
             }
-            const double slope = shape->alpha * derivative(shape->activation, read, read);
+            /* in float32 a derivative near zero is a difference of larger numbers */
+            const double slope = shape->alpha * derivative(shape->activation, read, read),
+                         terms = fabs(slope) + (shape->dtype == GEMM_F32 ? 2 : 0);
             assert_close(values_get(outcome->result[X_GRAD], r * units + u), slope * sum,
-                         2 * ulp * fabs(slope) * size + 1e-9, "input gradient", r * units + u);
+                         2 * ulp * terms * size + 1e-9, "input gradient", r * units + u);
             below[u * 2] += slope * sum;
-            below[u * 2 + 1] += fabs(slope) * size;
+            below[u * 2 + 1] += terms * size;
         }
     }
     for (size_t u = 0; u < units; u++)
@@ -254,104 +283,113 @@ static void close_operands(struct operands *all) {
     free(all->bias.data);
 }
 
-static void open_output(struct compute *compute) {
-    gpu_tensor_needed();
-    const struct shape small = {.rows = 16, .units = 16, .classes = 2, .alpha = 1};
-    struct operands operands = operands_of(&small);
+static const enum gemm_dtype types[] = {GEMM_BF16, GEMM_F32};
+enum { TYPES = sizeof types / sizeof *types };
+
+/* As run_layer, for the tally alone. */
+static bool run_for_tally(struct compute *compute, const struct shape *shape, struct tally *tally) {
+    struct operands operands = operands_of(shape);
     struct outcome outcome;
-    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .precision = GEMM_MIXED_BF16});
-    assert_true(run_layer(compute, &small, &operands, &outcome));
+    const bool done = run_layer(compute, shape, &operands, &outcome);
+    *tally = outcome.tally;
     close_outcome(&outcome);
+    close_operands(&operands);
+    return done;
+}
+
+static void open_output(struct compute *compute, enum gemm_dtype dtype) {
+    gpu_tensor_needed();
+    const struct shape small = {.dtype = dtype, .rows = 16, .units = 16, .classes = 2, .alpha = 1};
+    const struct compute_options options = {.threads = 2,
+                                            .precision = dtype == GEMM_BF16 ? GEMM_MIXED_BF16 : GEMM_TRUE};
+    gpu_open(compute, "cuda-tuned", &options);
+    assert_true(run_for_tally(compute, &small, &(struct tally){0}));
+}
+
+/* The layer is right; the same bits once more, with an early start. */
+static void check_shape(struct compute *compute, struct shape shape) {
+    struct operands operands = operands_of(&shape);
+    struct outcome outcome, again;
+    assert_true(run_layer(compute, &shape, &operands, &outcome));
+    check_outcome(&shape, &operands, &outcome);
+    shape.early = true;
+    assert_true(run_layer(compute, &shape, &operands, &again));
+    for (int r = 0; r < RESULTS; r++)
+        assert_memory_equal(outcome.result[r].data, again.result[r].data, bytes_of(&shape, r));
+    assert_memory_equal(&outcome.tally, &again.tally, sizeof again.tally);
+    close_outcome(&outcome);
+    close_outcome(&again);
     close_operands(&operands);
 }
 
 static void every_shape_is_right(void **state) {
     (void)state;
-    static const size_t rows[] = {128, 1, 15, 16, 17, 96, 127}, units[] = {504, 8, 72, 1000, 1024, 136},
-                        classes[] = {10, 16, 2, 3, 9};
-    struct compute compute;
-    open_output(&compute);
-    for (size_t i = 0; i < 210; i += support_stride()) {
-        struct shape shape = {.rows = rows[i % 7],
-                              .units = units[i % 6],
-                              .classes = classes[i % 5],
-                              .activation = (enum activation)(i / 7 % ACTIVATION_COUNT),
-                              .smoothing = i % 3 ? 0 : 0.1,
-                              .alpha = i % 2 ? 1 : 1.25};
-        struct operands operands = operands_of(&shape);
-        struct outcome outcome, again;
-        assert_true(run_layer(&compute, &shape, &operands, &outcome));
-        check_outcome(&shape, &operands, &outcome);
-        shape.early = true;
-        assert_true(run_layer(&compute, &shape, &operands, &again));
-        for (int r = 0; r < RESULTS; r++)
-            assert_memory_equal(outcome.result[r].data, again.result[r].data,
-                                count_of(&shape, r) * dtype_size(dtype_of(r)));
-        assert_memory_equal(&outcome.tally, &again.tally, sizeof again.tally);
-        close_outcome(&outcome);
-        close_outcome(&again);
-        close_operands(&operands);
+    static const size_t rows[] = {128, 1, 15, 16, 17, 96, 127}, classes[] = {10, 16, 2, 3, 9},
+                        units[TYPES][6] = {{504, 8, 72, 1000, 1024, 136}, {500, 4, 68, 1020, 1024, 260}};
+    for (size_t t = 0; t < TYPES; t++) {
+        struct compute compute;
+        open_output(&compute, types[t]);
+        for (size_t i = 0; i < 210; i += support_stride())
+            check_shape(&compute, (struct shape){.dtype = types[t],
+                                                 .rows = rows[i % 7],
+                                                 .units = units[t][i % 6],
+                                                 .classes = classes[i % 5],
+                                                 .activation = (enum activation)(i / 7 % ACTIVATION_COUNT),
+                                                 .smoothing = i % 3 ? 0 : 0.1,
+                                                 .alpha = i % 2 ? 1 : 1.25,
+                                                 .apart = i % 4 > 1});
+        compute_close(&compute);
     }
-    compute_close(&compute);
 }
 
-static void a_bad_label_is_a_bad_step(void **state) {
+static void bad_labels_and_values_not_finite_are_a_bad_step(void **state) {
     (void)state;
-    const struct shape shape = {.rows = 100, .units = 504, .classes = 10, .alpha = 1, .bad_label = true};
-    struct outcome outcome;
-    struct compute compute;
-    open_output(&compute);
-    struct operands operands = operands_of(&shape);
-    assert_true(run_layer(&compute, &shape, &operands, &outcome));
-    assert_int_equal(outcome.tally.bad_step, 3);
-    assert_true(isnan(outcome.tally.loss_sum));
-    close_outcome(&outcome);
-    close_operands(&operands);
-    compute_close(&compute);
-}
-
-static void values_not_finite_are_a_bad_step(void **state) {
-    (void)state;
-    struct compute compute;
-    open_output(&compute);
-    for (int i = 0; i < 8; i++) {
-        const struct shape shape = {.rows = 100, .units = 504, .classes = 10, .alpha = 1, .uncounted = i / 4};
-        struct operands operands = operands_of(&shape);
-        struct outcome outcome;
-        values_set(i % 2 ? operands.w : operands.bias, 3, i / 2 % 2 ? INFINITY : NAN);
-        assert_true(run_layer(&compute, &shape, &operands, &outcome));
-        assert_int_equal(outcome.tally.bad_step, shape.uncounted ? 2 : 3);
-        assert_int_equal(outcome.tally.batches, shape.uncounted ? 2 : 3);
-        assert_int_equal(outcome.tally.images, shape.uncounted ? 5 : 105);
-        close_outcome(&outcome);
-        close_operands(&operands);
+    for (size_t t = 0; t < TYPES; t++) {
+        struct shape shape = {.dtype = types[t], .rows = 100, .units = 504, .classes = 10, .alpha = 1};
+        struct compute compute;
+        open_output(&compute, types[t]);
+        for (int i = 0; i < 9; i++) {
+            struct tally tally;
+            shape.bad_label = i == 8;
+            shape.bad_weight = i % 2;
+            shape.bad_value = i == 8 ? 0 : i / 2 % 2 ? INFINITY : NAN;
+            shape.uncounted = i / 4 % 2;
+            assert_true(run_for_tally(&compute, &shape, &tally));
+            assert_int_equal(tally.bad_step, shape.uncounted ? 2 : 3);
+            assert_int_equal(tally.batches, shape.uncounted ? 2 : 3);
+            assert_int_equal(tally.images, shape.uncounted ? 5 : 105);
+            assert_true(shape.uncounted || !isfinite(tally.loss_sum));
+        }
+        compute_close(&compute);
     }
-    compute_close(&compute);
 }
 
-/* Rows, units and classes beyond the kernel's, and X that is not aligned. */
+/* Rows, units and classes beyond the kernel's, X that is not aligned, and logits with more than a bias. */
 static void other_layers_are_refused(void **state) {
     (void)state;
-    static const struct shape shapes[] = {{.rows = 128, .units = 1032, .classes = 10, .alpha = 1},
-                                          {.rows = 128, .units = 504, .classes = 17, .alpha = 1},
-                                          {.rows = 16, .units = 12, .classes = 4, .alpha = 1}};
-    struct compute compute;
-    open_output(&compute);
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        struct operands operands = operands_of(&shapes[i]);
-        struct outcome outcome;
-        assert_false(run_layer(&compute, &shapes[i], &operands, &outcome));
-        close_outcome(&outcome);
-        close_operands(&operands);
+    static const struct shape shapes[] = {
+        {.rows = 129, .units = 504, .classes = 10, .alpha = 1},
+        {.rows = 128, .units = 1032, .classes = 10, .alpha = 1},
+        {.rows = 128, .units = 504, .classes = 17, .alpha = 1},
+        {.rows = 16, .units = 10, .classes = 4, .alpha = 1},
+        {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .forward = ACTIVATION_RELU},
+        {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .pre = true}};
+    for (size_t t = 0; t < TYPES; t++) {
+        struct compute compute;
+        open_output(&compute, types[t]);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            struct shape shape = shapes[i];
+            shape.dtype = types[t];
+            assert_false(run_for_tally(&compute, &shape, &(struct tally){0}));
+        }
+        compute_close(&compute);
     }
-    compute_close(&compute);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_right),
-        cmocka_unit_test(a_bad_label_is_a_bad_step),
-        cmocka_unit_test(values_not_finite_are_a_bad_step),
+        cmocka_unit_test(bad_labels_and_values_not_finite_are_a_bad_step),
         cmocka_unit_test(other_layers_are_refused),
     };
     return cmocka_run_group_tests_name("gpu output layer", tests, NULL, NULL);

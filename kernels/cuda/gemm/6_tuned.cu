@@ -67,6 +67,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
     if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction);
     if (open) bf16x6_workspace_open(&context->bf16x6, context->processors, &context->reduction);
     if (open) context->output_open = bf16_output_open();
+    if (open) context->float32_output_blocks = float32_output_blocks();
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -201,12 +202,20 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
+/* The float32 kernel does not use tensor cores. */
 static enum gemm_status tuned_output_layer(void *opaque, const struct output_layer *layer) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    if (!context->output_open || context->tensor_cores == TENSOR_NEVER || !bf16_output_takes(layer))
+    const struct gemm_call *const calls[] = {layer->logits, layer->gradient, layer->input_gradient};
+    if (context->output_open && context->tensor_cores != TENSOR_NEVER && bf16_output_takes(layer)) {
+        bf16_output(layer, launcher);
+    } else if (context->float32_output_blocks && context->tensor_cores != TENSOR_ALWAYS &&
+               float32_output_takes(layer)) {
+        for (const struct gemm_call *call : calls) float32_forget(&context->float32, call);
+        float32_output(layer, context->float32_output_blocks, launcher);
+    } else {
         return GEMM_UNSUPPORTED;
-    bf16_output(layer, launcher);
+    }
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 

@@ -26,6 +26,7 @@ struct tuned_context {
     struct bf16_workspace bf16;
     struct bf16x6_workspace bf16x6;
     bool output_open; /* of bf16_output.cu */
+    unsigned float32_output_blocks;
 };
 
 /* Engine fused: kernels/cuda/persistent/fused.cu. */
@@ -59,6 +60,13 @@ bool few_rows_tn_takes(const struct gemm_call *call);
 bool few_rows_tn_updates(const struct gemm_call *call, const struct weight_update *update);
 void few_rows_tn_gemm(const struct gemm_call *call, const struct weight_update *update,
                       cuda_launcher &launcher);
+
+/* 6_tuned_output.cu: all of it, in one kernel of a training step. Can the kernel compute this layer? */
+bool float32_output_takes(const struct output_layer *layer);
+/* The thread blocks of the kernel's cluster on this GPU; 0: it cannot run. */
+unsigned float32_output_blocks(void);
+/* For layers that it takes; errors go to launcher.fault. */
+void float32_output(const struct output_layer *layer, unsigned blocks, cuda_launcher &launcher);
 
 /* Calls `function<T, C>()`: the types of A and B, and of C. */
 template <typename F> static void with_types(const struct gemm_call *call, F function) {

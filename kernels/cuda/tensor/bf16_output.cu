@@ -11,35 +11,18 @@
    Bound by   latency: a launch, two round trips to the L2 cache, two cluster barriers */
 #include "kernels/cuda/tensor/bf16_output.cuh"
 
-#include "kernels/cuda/ops/epilogue.cuh"
-#include "kernels/cuda/ops/tally.cuh"
-#include "kernels/cuda/tensor/cluster.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/tensor/cluster.cuh"
 #include "kernels/cuda/tensor/ldmatrix.cuh"
 #include "kernels/cuda/tensor/mma_bf16.cuh"
+#include "kernels/cuda/tensor/output_layer.cuh"
 
 namespace {
 
-const unsigned ROWS = 16, MOST_CLASSES = 16, MOST_UNITS = 1024, MOST_BLOCKS = 8;
+const unsigned ROWS = 16, MOST_BLOCKS = MOST_ROWS / ROWS;
 const unsigned WARPS = 8, THREADS = 32 * WARPS;
 
-/* All that a launch needs. */
-struct output {
-    const __nv_bfloat16 *x, *w, *read; /* [m][ldx], [units][ldw], [m][ldx]: what the derivative reads */
-    __nv_bfloat16 *x_grad;             /* [m][ldx] */
-    __nv_bfloat16 *z, *z_grad;         /* [m][ldz], [m][ldz_grad]: logits */
-    const float *bias;
-    float *w_grad, *bias_grad, *below_grad; /* [units][ldw_grad], [classes], [units] */
-    size_t ldx, ldw, ldw_grad, ldz, ldz_grad;
-    unsigned m, units, classes, padded; /* padded: units, rounded up to 16 */
-    enum activation activation;
-    float alpha, scale; /* of the input gradient; 1 / batch */
-    double smoothing;
-    const uint8_t *labels;
-    double *loss;
-    struct tally *tally;
-    bool counted, w_early; /* w_early: W may be read before the kernels before this one have ended */
-};
+typedef output<__nv_bfloat16> bf16_layer;
 
 /* Shared memory, in bytes from its beginning. */
 struct places {
@@ -56,9 +39,7 @@ struct places {
 struct small_parts {
     float logits[WARPS][ROWS][MOST_CLASSES];
     __align__(16) __nv_bfloat16 grad[ROWS][MOST_CLASSES]; /* of the logits */
-    float sum[ROWS], label[ROWS]; /* of exp(z); z of the label; both less the largest z */
-    float rest[ROWS];             /* sum of z less the largest */
-    bool correct[ROWS];
+    row_sums row[ROWS];
     __align__(16) partial_loss totals[MOST_BLOCKS]; /* of block 0: those of all blocks */
 };
 
@@ -72,7 +53,7 @@ __device__ const char *quarter(const char *at, unsigned pitch, bool columns_firs
 }
 
 /* W^T, zeros outside. */
-__device__ void load_weights(const output &p, char *shared, const places &at) {
+__device__ void load_weights(const bf16_layer &p, char *shared, const places &at) {
 #pragma unroll 16
     for (unsigned e = threadIdx.x; e < p.padded * MOST_CLASSES; e += THREADS) {
         const unsigned unit = e / MOST_CLASSES, c = e % MOST_CLASSES;
@@ -83,7 +64,7 @@ __device__ void load_weights(const output &p, char *shared, const places &at) {
 }
 
 /* The rows of this block, zeros outside. */
-__device__ void load_rows(const output &p, char *to, unsigned pitch, const __nv_bfloat16 *from,
+__device__ void load_rows(const bf16_layer &p, char *to, unsigned pitch, const __nv_bfloat16 *from,
                           unsigned row0) {
     const unsigned lanes = THREADS / ROWS, row = threadIdx.x / lanes;
 #pragma unroll 4
@@ -95,7 +76,7 @@ __device__ void load_rows(const output &p, char *to, unsigned pitch, const __nv_
 }
 
 /* parts.logits[warp] = X W over the units of this warp. */
-__device__ void multiply(const output &p, const char *shared, const places &at, small_parts &parts) {
+__device__ void multiply(const bf16_layer &p, const char *shared, const places &at, small_parts &parts) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float sums[2][4] = {};
     for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS) {
@@ -110,70 +91,30 @@ __device__ void multiply(const output &p, const char *shared, const places &at, 
         parts.logits[warp][lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[i / 4][i % 4];
 }
 
-/* The sum of 16 lanes, in all of them. */
-__device__ float sum_of_row(float value) {
-#pragma unroll
-    for (unsigned lanes = 1; lanes < MOST_CLASSES; lanes *= 2) value += __shfl_xor_sync(~0u, value, lanes);
-    return value;
-}
-
-/* Gradient of the logits, a thread each, as add_row in loss.cu; and what row_losses needs. */
-__device__ void softmax(const output &p, small_parts &parts, unsigned row0, float bias, unsigned label) {
+/* The logits of this block, and their gradients: a thread each. */
+__device__ void logits(const bf16_layer &p, small_parts &parts, unsigned row0, float bias, unsigned label) {
     const unsigned row = threadIdx.x / MOST_CLASSES, c = threadIdx.x % MOST_CLASSES;
-    const bool inside = c < p.classes;
     float total = bias;
 #pragma unroll
     for (unsigned warp = 0; warp < WARPS; warp++) total += parts.logits[warp][row][c];
-    const float z = inside ? (float)__nv_bfloat16(total) : -INFINITY;
-    float most = z;
-#pragma unroll
-    for (unsigned lanes = 1; lanes < MOST_CLASSES; lanes *= 2)
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, lanes));
-    const float power = inside ? expf(z - most) : 0, sum = sum_of_row(power),
-                rest = sum_of_row(inside ? z - most : 0);
-    const unsigned largest = __ballot_sync(~0u, z == most) >> (threadIdx.x & MOST_CLASSES);
-    const float factor = p.scale / sum, off = float(p.smoothing / p.classes) * p.scale,
-                on = float(1 - p.smoothing) * p.scale + off;
-    const bool used = inside && row0 + row < p.m && label < p.classes;
-    const __nv_bfloat16 grad = used ? power * factor - (c == label ? on : off) : 0;
-    parts.grad[row][c] = grad;
-    if (inside && row0 + row < p.m) {
-        p.z[(row0 + row) * p.ldz + c] = z;
-        p.z_grad[(row0 + row) * p.ldz_grad + c] = grad;
-    }
-    if (c == 0) {
-        parts.sum[row] = sum;
-        parts.rest[row] = rest;
-        parts.label[row] = NAN;
-        parts.correct[row] = __ffs((int)largest) == (int)label + 1 && sum > 0;
-    }
-    __syncwarp();
-    if (inside && c == label) parts.label[row] = z - most;
+    const logit<__nv_bfloat16> one = softmax(p, row0 + row < p.m, total, label);
+    parts.grad[row][c] = one.grad;
+    store_logit(p, row0 + row, one);
+    if (c == 0) parts.row[row] = one.row;
 }
 
 /* A warp: the loss of the rows of this block, to block 0. */
-__device__ void row_losses(const output &p, small_parts &parts, unsigned row0, unsigned rank) {
+__device__ void row_losses(const bf16_layer &p, small_parts &parts, unsigned row0, unsigned rank) {
     const unsigned lane = threadIdx.x % 32, row = lane % ROWS;
     partial_loss mine = {0, 0};
-    if (lane < ROWS && row0 + row < p.m) {
-        const double all = log((double)parts.sum[row]);
-        mine.loss = all - (double)parts.label[row];
-        if (p.smoothing != 0)
-            mine.loss =
-                (1 - p.smoothing) * mine.loss + p.smoothing * (all - (double)parts.rest[row] / p.classes);
-        mine.correct = parts.correct[row];
-    }
-#pragma unroll
-    for (unsigned lanes = 1; lanes < ROWS; lanes *= 2) {
-        mine.loss += __shfl_xor_sync(~0u, mine.loss, lanes);
-        mine.correct += __shfl_xor_sync(~0u, mine.correct, lanes);
-    }
+    if (lane < ROWS && row0 + row < p.m) mine = loss_of(p, parts.row[row]);
+    sum_over_lanes<ROWS>(mine);
     if (lane == 0) cluster_store((uint4 *)&parts.totals[rank], 0, *(const uint4 *)&mine);
 }
 
 /* 16 units of the input gradient, in place of what the derivative reads. */
 template <enum activation A>
-__device__ void multiply_slopes(const output &p, const float (&sums)[2][4], char *read, unsigned pitch) {
+__device__ void multiply_slopes(const bf16_layer &p, const float (&sums)[2][4], char *read, unsigned pitch) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (unsigned i = 0; i < 4; i++) {
@@ -187,7 +128,7 @@ __device__ void multiply_slopes(const output &p, const float (&sums)[2][4], char
 
 /* Input gradient, and the weight gradient of the rows of this block. */
 template <enum activation A>
-__device__ void gradients(const output &p, char *shared, const places &at, const small_parts &parts) {
+__device__ void gradients(const bf16_layer &p, char *shared, const places &at, const small_parts &parts) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float *const w_sums = (float *)(shared + at.sums);
     const char *const grad = (const char *)parts.grad;
@@ -215,7 +156,7 @@ __device__ void gradients(const output &p, char *shared, const places &at, const
 }
 
 /* Sums over the rows of this block: of two columns of the input gradient, or one of the logits' gradient. */
-__device__ void add_rows(const output &p, char *shared, const places &at, const small_parts &parts,
+__device__ void add_rows(const bf16_layer &p, char *shared, const places &at, const small_parts &parts,
                          unsigned row0) {
     float *const sums = (float *)(shared + at.sums) + p.padded * p.classes;
     const unsigned pairs = p.padded / 2, rows = p.m - row0;
@@ -235,14 +176,14 @@ __device__ void add_rows(const output &p, char *shared, const places &at, const 
 }
 
 /* The input gradient of the rows of this block. */
-__device__ void store_rows(const output &p, const char *from, unsigned pitch, unsigned row0) {
+__device__ void store_rows(const bf16_layer &p, const char *from, unsigned pitch, unsigned row0) {
     const unsigned lanes = THREADS / ROWS, row = threadIdx.x / lanes;
     for (unsigned unit = threadIdx.x % lanes * 8; unit < p.units && row0 + row < p.m; unit += lanes * 8)
         *(uint4 *)(p.x_grad + (row0 + row) * p.ldx + unit) = *(const uint4 *)(from + row * pitch + unit * 2);
 }
 
 /* Stores four of the sums, from e on. */
-__device__ void store_sums(const output &p, unsigned e, const float (&sums)[4]) {
+__device__ void store_sums(const bf16_layer &p, unsigned e, const float (&sums)[4]) {
     const unsigned weights = p.padded * p.classes;
     unsigned unit = e / p.classes, c = e % p.classes;
 #pragma unroll
@@ -259,7 +200,7 @@ __device__ void store_sums(const output &p, unsigned e, const float (&sums)[4]) 
 }
 
 /* This block's share of the sums, over all blocks in order. */
-__device__ void add_blocks(const output &p, const char *shared, const places &at, unsigned rank,
+__device__ void add_blocks(const bf16_layer &p, const char *shared, const places &at, unsigned rank,
                            unsigned blocks) {
     const uint4 *const sums = (const uint4 *)(shared + at.sums);
     for (unsigned e = rank * THREADS + threadIdx.x; e < at.count / 4; e += blocks * THREADS) {
@@ -277,7 +218,7 @@ __device__ void add_blocks(const output &p, const char *shared, const places &at
 }
 
 /* Block 0: what all blocks have sent. */
-__device__ void add_losses(const output &p, const small_parts &parts, unsigned blocks) {
+__device__ void add_losses(const bf16_layer &p, const small_parts &parts, unsigned blocks) {
     partial_loss total = {0, 0};
     for (unsigned other = 0; other < blocks; other++) {
         total.loss += parts.totals[other].loss;
@@ -286,7 +227,7 @@ __device__ void add_losses(const output &p, const small_parts &parts, unsigned b
     tally_batch(*p.tally, total, p.m, p.loss, p.tally, p.counted);
 }
 
-__global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {
+__global__ void __launch_bounds__(THREADS) bf16_output_kernel(bf16_layer p) {
     extern __shared__ __align__(128) char shared[];
     __shared__ __align__(16) small_parts parts;
     const places at(p.padded, p.classes);
@@ -304,7 +245,7 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {
     __syncthreads();
     multiply(p, shared, at, parts);
     __syncthreads();
-    softmax(p, parts, row0, bias, label);
+    logits(p, parts, row0, bias, label);
     __syncthreads();
     with_activation(
         p.activation, [&]<enum activation A>() { gradients<A>(p, shared, at, parts); });
@@ -322,14 +263,6 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(output p) {
 
 /* --- the host --- */
 
-const void *source_of(const struct gemm_backward &backward) {
-    return activation_needs_input(backward.activation) ? backward.pre : backward.output;
-}
-
-bool packs(const void *memory, size_t ld) {
-    return (uintptr_t)memory % 16 == 0 && ld % 8 == 0;
-}
-
 unsigned bytes_of(unsigned units, unsigned classes) {
     return places((units + 15) / 16 * 16, classes).bytes;
 }
@@ -343,46 +276,12 @@ bool bf16_output_open(void) {
 }
 
 bool bf16_output_takes(const struct output_layer *layer) {
-    const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
-    return forward->dtype == GEMM_BF16 && forward->m <= MOST_BLOCKS * ROWS && forward->n <= MOST_CLASSES &&
-           forward->k <= MOST_UNITS && forward->k % 8 == 0 && forward->alpha == 1 &&
-           layer->gradient->alpha == 1 && forward->beta == 0 && layer->gradient->beta == 0 &&
-           back->beta == 0 && layer->gradient->c_f32 && forward->lda == back->ldc &&
-           packs(forward->a, forward->lda) && packs(source_of(*back->backward), back->ldc) &&
-           packs(back->c, back->ldc);
+    return output_layer_fits<__nv_bfloat16>(layer, GEMM_BF16);
 }
 
 void bf16_output(const struct output_layer *layer, cuda_launcher &launcher) {
-    const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
-    const output p = {.x = (const __nv_bfloat16 *)forward->a,
-                      .w = (const __nv_bfloat16 *)forward->b,
-                      .read = (const __nv_bfloat16 *)source_of(*back->backward),
-                      .x_grad = (__nv_bfloat16 *)back->c,
-                      .z = (__nv_bfloat16 *)forward->c,
-                      .z_grad = (__nv_bfloat16 *)back->a,
-                      .bias = (const float *)forward->epilogue->bias,
-                      .w_grad = (float *)layer->gradient->c,
-                      .bias_grad = (float *)layer->bias_grad,
-                      .below_grad = (float *)back->backward->bias_grad,
-                      .ldx = forward->lda,
-                      .ldw = forward->ldb,
-                      .ldw_grad = layer->gradient->ldc,
-                      .ldz = forward->ldc,
-                      .ldz_grad = back->lda,
-                      .m = (unsigned)forward->m,
-                      .units = (unsigned)forward->k,
-                      .classes = (unsigned)forward->n,
-                      .padded = blocks_for(forward->k, 16) * 16,
-                      .activation = back->backward->activation,
-                      .alpha = (float)back->alpha,
-                      .scale = (float)(1.0 / (double)layer->batch),
-                      .smoothing = layer->smoothing,
-                      .labels = layer->labels,
-                      .loss = layer->loss,
-                      .tally = layer->tally,
-                      .counted = layer->counted,
-                      .w_early = forward->b_complete};
-    const unsigned blocks = blocks_for(forward->m, ROWS);
+    const bf16_layer p = output_of<__nv_bfloat16>(layer, blocks_for(layer->logits->k, 16) * 16);
+    const unsigned blocks = blocks_for(p.m, ROWS);
     launch_dependent(launcher, "bf16_output_kernel", bf16_output_kernel, dim3(blocks), THREADS,
                      bytes_of(p.units, p.classes), blocks, p);
 }
