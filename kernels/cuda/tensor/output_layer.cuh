@@ -3,6 +3,8 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_OUTPUT_LAYER_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_OUTPUT_LAYER_CUH
 
+#include <math.h>
+
 extern "C" {
 #include "kernels/ops.h"
 }
@@ -22,6 +24,7 @@ template <typename T> struct output {
     unsigned m, units, classes, padded; /* padded: units of a thread block, rounded up */
     enum activation activation;
     float alpha, scale; /* of the input gradient; 1 / batch */
+    float off, on;      /* the target, of other classes and of the label, over the batch */
     double smoothing;
     const uint8_t *labels;
     double *loss;
@@ -63,10 +66,9 @@ __device__ inline logit<T> softmax(const output<T> &p, bool row_inside, float to
                 rest = sum_of_row(inside ? z - most : 0),
                 of_label = __shfl_sync(~0u, z - most, (int)label, MOST_CLASSES);
     const unsigned largest = __ballot_sync(~0u, z == most) >> (threadIdx.x & MOST_CLASSES);
-    const float factor = p.scale / sum, off = float(p.smoothing / p.classes) * p.scale,
-                on = float(1 - p.smoothing) * p.scale + off;
+    const float factor = p.scale / sum;
     const bool known = label < p.classes;
-    const T grad = row_inside && inside && known ? power * factor - (c == label ? on : off) : 0;
+    const T grad = row_inside && inside && known ? power * factor - (c == label ? p.on : p.off) : 0;
     return {
         T(z), grad, {sum, known ? of_label : NAN, rest, __ffs((int)largest) == (int)label + 1 && sum > 0}};
 }
@@ -119,6 +121,8 @@ template <typename T> bool output_layer_fits(const struct output_layer *layer, e
 
 template <typename T> output<T> output_of(const struct output_layer *layer, unsigned padded) {
     const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
+    const float scale = (float)(1.0 / (double)layer->batch),
+                off = (float)(layer->smoothing / (double)forward->n) * scale;
     return {.x = (const T *)forward->a,
             .w = (const T *)forward->b,
             .read = (const T *)output_layer_reads(*back->backward),
@@ -140,7 +144,9 @@ template <typename T> output<T> output_of(const struct output_layer *layer, unsi
             .padded = padded,
             .activation = back->backward->activation,
             .alpha = (float)back->alpha,
-            .scale = (float)(1.0 / (double)layer->batch),
+            .scale = scale,
+            .off = off,
+            .on = fmaf((float)(1 - layer->smoothing), scale, off),
             .smoothing = layer->smoothing,
             .labels = layer->labels,
             .loss = layer->loss,
