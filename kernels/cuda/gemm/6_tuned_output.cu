@@ -26,9 +26,10 @@ namespace {
 
 typedef output<float> float32_layer;
 
-const unsigned WORKERS = 256, THREADS = WORKERS + 32; /* the last warp has the loss */
+const unsigned WORKERS = 256, THREADS = WORKERS + 32; /* the last warp has losses and bias gradient */
 const unsigned ROWS = 32;                             /* of two warps, which multiply X and W */
 const unsigned LANES = 16;                            /* that copy a row */
+const unsigned MOST_OWN = 16;                         /* rows of a block, and blocks */
 
 /* Shared memory, in floats from its beginning. C: classes, rounded up to 10 or 16. */
 template <unsigned C> struct places {
@@ -59,18 +60,24 @@ template <unsigned C> struct places {
 
 /* What is not in `places`. */
 struct small_parts {
-    row_sums losses[MOST_ROWS]; /* of block 0: those of all rows */
-    uint64_t logits, gradients; /* mbarriers: all that this block receives of them is there */
+    row_sums rows[MOST_OWN];                     /* of this block */
+    __align__(16) partial_loss losses[MOST_OWN]; /* of block 0: those of all blocks */
+    /* mbarriers: all that this block receives of them is there; totals: `losses` */
+    uint64_t logits, gradients, own_rows, totals;
 };
 
 /* Before any block may send. `own_rows`: whose softmax this block computes. */
 template <unsigned C>
 __device__ void open_barriers(const float32_layer &p, small_parts &parts, unsigned rank, unsigned own_rows) {
-    const unsigned row_bytes = places<C>::QUADS * 16, losses = rank == 0 ? sizeof(row_sums) : 0;
+    const unsigned row_bytes = places<C>::QUADS * 16;
     mbarrier_init(&parts.logits);
     mbarrier_init(&parts.gradients);
+    mbarrier_init(&parts.own_rows);
+    mbarrier_init(&parts.totals);
     mbarrier_expect_tx(&parts.logits, gridDim.x * own_rows * row_bytes);
-    mbarrier_expect_tx(&parts.gradients, p.m * (row_bytes + losses));
+    mbarrier_expect_tx(&parts.gradients, p.m * row_bytes);
+    mbarrier_expect_tx(&parts.own_rows, own_rows * sizeof(row_sums));
+    if (rank == 0) mbarrier_expect_tx(&parts.totals, gridDim.x * sizeof(partial_loss));
 }
 
 /* The rows of W of this block's units. */
@@ -130,8 +137,10 @@ __device__ void multiply(const float32_layer &p, float *shared, const places<C> 
 
 /* 16 bytes, to be sent. */
 template <typename T> __device__ uint4 as_words(const T &of) {
-    static_assert(sizeof of == sizeof(uint4));
-    return *(const uint4 *)&of;
+    uint4 words;
+    static_assert(sizeof of == sizeof words);
+    memcpy(&words, &of, sizeof words);
+    return words;
 }
 
 /* This block's parts of the logits, each row to the block that has it. */
@@ -150,8 +159,8 @@ __device__ void send_logits(const float32_layer &p, float *shared, const places<
     }
 }
 
-/* The logits of this block's rows: a thread each. Sends their gradients to all blocks, and what the loss
-   needs to block 0. */
+/* The logits of this block's rows: a thread each. Sends their gradients to all blocks, and what their loss
+   needs to this one's last warp. */
 template <unsigned C>
 __device__ logit<float> share_gradients(const float32_layer &p, float *shared, const places<C> &at,
                                         small_parts &parts, unsigned rank, unsigned rows, float bias,
@@ -174,7 +183,7 @@ __device__ logit<float> share_gradients(const float32_layer &p, float *shared, c
     const float *const to = shared + at.grad + row * at.ROW + 4 * quad;
     for (unsigned other = c / at.QUADS; c < lanes * at.QUADS && other < blocks; other += lanes)
         cluster_send((const uint4 *)to, other, as_words(grad), &parts.gradients);
-    if (c == 0) cluster_send((const uint4 *)&parts.losses[row], 0, as_words(one.row), &parts.gradients);
+    if (c == 0) cluster_send((const uint4 *)&parts.rows[local], rank, as_words(one.row), &parts.own_rows);
     return one;
 }
 
@@ -231,24 +240,31 @@ __device__ void store_sums(const float32_layer &p, const float *shared, const pl
     }
 }
 
-/* A warp of block 0: bias gradient and loss of the batch. */
-template <unsigned C>
-__device__ void add_losses(const float32_layer &p, const float *grad, const row_sums *losses) {
-    const unsigned lane = threadIdx.x % 32, c = lane % 16;
+/* The last warp of each block: the loss of the block's rows, to block 0, which adds them. */
+__device__ void add_losses(const float32_layer &p, small_parts &parts, unsigned rank, unsigned own_rows) {
+    const unsigned lane = threadIdx.x % 32, blocks = gridDim.x;
     const struct tally before = *p.tally;
     partial_loss total = {0, 0};
-    float bias = 0;
-#pragma unroll 8
-    for (unsigned row = lane / 16; row < p.m; row += 2) bias += c < C ? grad[row * places<C>::ROW + c] : 0;
-    bias += __shfl_xor_sync(~0u, bias, 16);
-    if (lane < p.classes) p.bias_grad[lane] = bias;
-    for (unsigned row = lane; row < p.m; row += 32) {
-        const partial_loss one = loss_of(p, losses[row]);
-        total.loss += one.loss;
-        total.correct += one.correct;
-    }
-    sum_over_lanes<32>(total);
+    mbarrier_wait(&parts.own_rows, 0);
+    if (lane < own_rows) total = loss_of(p, parts.rows[lane]);
+    sum_over_lanes<MOST_OWN>(total);
+    if (lane == 0) cluster_send((const uint4 *)&parts.losses[rank], 0, as_words(total), &parts.totals);
+    if (rank) return;
+    mbarrier_wait(&parts.totals, 0);
+    total = {0, 0};
+    if (lane < blocks) total = parts.losses[lane];
+    sum_over_lanes<MOST_OWN>(total);
     if (lane == 0) tally_batch(before, total, p.m, p.loss, p.tally, p.counted);
+}
+
+/* A warp: the bias gradient. */
+template <unsigned C> __device__ void bias_gradient(const float32_layer &p, const float *grad) {
+    const unsigned lane = threadIdx.x % 32, c = lane % 16;
+    float total = 0;
+#pragma unroll 8
+    for (unsigned row = lane / 16; row < p.m; row += 2) total += c < C ? grad[row * places<C>::ROW + c] : 0;
+    total += __shfl_xor_sync(~0u, total, 16);
+    if (lane < p.classes) p.bias_grad[lane] = total;
 }
 
 /* rows: those whose softmax a block computes. */
@@ -281,11 +297,13 @@ __global__ void __launch_bounds__(THREADS) float32_output_kernel(float32_layer p
     __syncthreads();
     cluster_wait(); /* all blocks have started, with their mbarriers */
     send_logits(p, memory, at, parts, rank, rows);
+    __syncthreads(); /* the sums have been read */
     mbarrier_wait(&parts.logits, 0);
     store_logit(p, row, share_gradients(p, memory, at, parts, rank, rows, bias, label));
+    if (threadIdx.x >= WORKERS) add_losses(p, parts, rank, own_rows);
     mbarrier_wait(&parts.gradients, 0);
     if (threadIdx.x >= WORKERS) {
-        if (rank == 0) add_losses<C>(p, memory + at.grad, parts.losses);
+        if (rank + 1 == gridDim.x) bias_gradient<C>(p, memory + at.grad);
     } else {
         with_activation(
             p.activation, [&]<enum activation A>() { gradients<A>(p, memory, at, read, first, own); });
