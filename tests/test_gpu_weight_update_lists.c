@@ -11,9 +11,9 @@ enum { LISTED = sizeof listed / sizeof *listed };
 
 /* In float32: the same; also other k, k in several parts, and few columns, which another kernel takes. */
 static const size_t listed_f32[LISTED][3] = {
-    {500, 10, 128},  {304, 500, 128}, {1800, 1300, 128}, {68, 260, 128},   {1300, 1000, 128}, {128, 64, 128},
-    {4, 20, 128},    {200, 132, 128}, {64, 64, 100},     {900, 1100, 100}, {900, 1100, 257},  {4, 8, 257},
-    {784, 640, 257}, {77, 7, 60},     {132, 68, 60},     {1000, 72, 60}};
+    {500, 10, 128},  {304, 500, 128}, {1800, 1300, 128}, {68, 260, 128},   {1300, 1000, 128}, {470, 16, 0},
+    {4, 20, 128},    {200, 132, 128}, {315, 16, 0},      {900, 1100, 100}, {900, 1100, 257},  {4, 8, 257},
+    {784, 640, 257}, {77, 7, 60},     {132, 68, 60},     {9, 7, 0}};
 
 /* Several updates at once. mixed: of different rules and types; of float32, some with infinities and NaN. */
 static void check_list(struct compute *compute, bool floats, size_t first, bool mixed, uint64_t bad_step) {
@@ -66,31 +66,66 @@ static void the_bits_of_lists_in_float32(void **state) {
 /* C is the gradient: small ones alone. */
 static void other_calls_without_product_are_refused(void **state) {
     (void)state;
-    struct compute compute;
-    double clip;
-    gpu_open_updates(&compute, GEMM_BF16);
-    const struct gemm_call good = gpu_shape_of(GEMM_BF16, 4096, 16, 0);
-    struct gpu_matrices all = gpu_matrices_open(&compute, &good, GPU_REALS, 0, 0);
-    const struct weight_update update = {
-        .rule = gpu_rule_on(&all, GEMM_BF16, &gpu_update_rules[5]), .step = all.step, .guard = all.guard};
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 2 * 13; i++) {
+        const bool floats = i % 2;
+        const enum gemm_dtype dtype = floats ? GEMM_F32 : GEMM_BF16;
+        struct compute compute;
+        double clip;
+        gpu_open_updates(&compute, dtype);
+        const struct gemm_call good = gpu_shape_of(dtype, 4096, 16, 0);
+        struct gpu_matrices all = gpu_matrices_open(&compute, &good, GPU_REALS, 0, 0);
         struct gemm_call call = gpu_call_on(&good, &all);
-        struct weight_update other = update;
-        if (i == 1) other.rule.weights = (char *)all.array[0] + 4;
-        if (i == 2) other.rule.moment2 = (char *)all.array[2] + 8;
-        if (i == 3) other.rule.rounded = NULL;
-        if (i == 4) other.rule.average = all.c;
-        if (i == 5) other.rule.clip = &clip;
-        if (i == 6) call.beta = 0;
-        if (i == 7) call.beta = 0.5;
-        if (i == 8) call.c = (char *)all.c + 4;
-        if (i == 9) call.n = 14;
-        if (i == 10) call.m = 4097;
-        if (i == 11) call.dtype = GEMM_F32;
-        assert_int_equal(compute_fuses_update(&compute, &call, &other), i == 0);
+        struct weight_update update = {.rule = gpu_rule_on(&all, dtype, &gpu_update_rules[floats ? 3 : 5]),
+                                       .step = all.step,
+                                       .guard = all.guard};
+        bool taken = false;
+        switch (i / 2) {
+        case 0:
+            taken = true;
+            break;
+        case 1:
+            update.rule.weights = (char *)all.array[0] + 4;
+            taken = floats;
+            break;
+        case 2:
+            update.rule.moment1 = (char *)all.array[1] + 8;
+            taken = floats;
+            break;
+        case 3:
+            update.rule.rounded = floats ? all.rounded : NULL;
+            break;
+        case 4:
+            update.rule.average = all.c;
+            break;
+        case 5:
+            update.rule.clip = &clip;
+            break;
+        case 6:
+            call.beta = 0;
+            break;
+        case 7:
+            call.beta = 0.5;
+            break;
+        case 8:
+            call.c = (char *)all.c + 4;
+            taken = floats;
+            break;
+        case 9:
+            call.n = 14;
+            break;
+        case 10:
+            call.m = 4097;
+            break;
+        case 11:
+            call.dtype = floats ? GEMM_BF16 : GEMM_F32;
+            break;
+        default:
+            update.rule.method = floats ? UPDATE_ADAM : UPDATE_NONE;
+        }
+        if (compute_fuses_update(&compute, &call, &update) != taken) fail_msg("case %d of %d", i / 2, floats);
+        gpu_matrices_close(&compute, &all);
+        compute_close(&compute);
     }
-    gpu_matrices_close(&compute, &all);
-    compute_close(&compute);
 }
 
 /* One refused call, the last: nothing is launched. */

@@ -268,7 +268,7 @@ static bool list_rest(const struct mlp *mlp, struct update_list *list) {
 static void spread(struct mlp *mlp, struct update_list *list) {
     struct device *device = &mlp->compute->device;
     device->driver->aside_begin(device);
-    for (size_t i = 0; i < list->count; i += 2) list->update[i].stream = device->driver->aside_stream(device);
+    for (size_t i = 1; i < list->count; i += 2) list->update[i].stream = device->driver->aside_stream(device);
 }
 
 static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) {

@@ -103,10 +103,14 @@ static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm
             (context->tensor_cores == TENSOR_AUTO && bf16_pays(&context->bf16, call)));
 }
 
+static bool six_products_open(const tuned_context *context) {
+    return context->precision == GEMM_TRUE && context->bf16x6.open &&
+           (context->tensor_cores == TENSOR_BF16X6 || context->tensor_cores == TENSOR_AUTO);
+}
+
 static bool by_six_products(const tuned_context *context, const struct gemm_call *call) {
-    return context->precision == GEMM_TRUE && bf16x6_supports(&context->bf16x6, call) &&
-           (context->tensor_cores == TENSOR_BF16X6 ||
-            (context->tensor_cores == TENSOR_AUTO && bf16x6_pays(call)));
+    return six_products_open(context) && bf16x6_supports(&context->bf16x6, call) &&
+           (context->tensor_cores == TENSOR_BF16X6 || bf16x6_pays(call));
 }
 
 static bool by_gradient_kernel(const tuned_context *context) {
@@ -169,8 +173,10 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 static enum kernel choose_update(tuned_context *context, const struct gemm_call *call,
                                  const struct weight_update *update) {
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    const enum kernel without_product = by_gradient_kernel(context) ? GRADIENT : LIBRARY,
-                      kernel = call->k ? choose(context, call, launcher) : without_product;
+    const enum kernel kernel = call->k ? choose(context, call, launcher)
+                               : by_gradient_kernel(context) && gemm_is_16bit(call->dtype) ? GRADIENT
+                               : six_products_open(context)                                ? BF16X6
+                                                                                           : LIBRARY;
     const bool can = kernel == GRADIENT      ? bf16_gradient_updates(call, update)
                      : kernel == BF16X6      ? bf16x6_updates(call, update)
                      : kernel == FEW_ROWS_TN ? few_rows_tn_updates(call, update)

@@ -46,13 +46,21 @@ bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm
            !(call->op == GEMM_TN && (call->epilogue || call->backward));
 }
 
+/* An update whose gradient C has, of few weights: the op has more bytes in flight. */
+static bool is_small_update(const struct gemm_call *call) {
+    const size_t most = (size_t)1 << 16;
+    return call->dtype == GEMM_F32 && call->k == 0 && call->beta == 1 && call->m && call->n &&
+           call->ldc == call->n && call->m <= most / call->n;
+}
+
 bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update) {
     const struct update &rule = update->rule;
     const auto fits = [&](const void *array) {
-        return !array || tensor_map_fits(array, call->ldc, sizeof(float));
+        return !array || call->k == 0 || tensor_map_fits(array, call->ldc, sizeof(float));
     };
-    return call->op == GEMM_TN && call->beta == 0 && rule.method == UPDATE_SGD && !rule.clip &&
-           !rule.average && !rule.rounded && fits(rule.weights) && fits(rule.moment1);
+    return ((call->k && call->op == GEMM_TN && call->beta == 0) || is_small_update(call)) &&
+           rule.method == UPDATE_SGD && !rule.clip && !rule.average && !rule.rounded && fits(rule.weights) &&
+           fits(rule.moment1);
 }
 
 /* Measured on an H100, in training steps of batches of 128 to 1024. The smallest dimension is mostly the
@@ -164,28 +172,43 @@ static bf16x6_gradient gradient_of(bf16x6_product &p, const gemm_call &call, con
     return one;
 }
 
+/* Adds an update to a launch, unless it needs another one. */
+static bool add_update(bf16x6_gradients &all, const bf16x6_workspace &workspace, const gemm_call &call,
+                       const struct update &rule, cuda_fault *fault) {
+    if (call.k == 0) {
+        if (all.rests == BF16X6_MOST_RESTS) return false;
+        all.rest[all.rests++] = {.array = {(float *)rule.weights, (float *)rule.moment1},
+                                 .grad = (const float *)call.c,
+                                 .count = (unsigned)(call.m * call.n)};
+        return true;
+    }
+    bf16x6_product p = product_of(workspace, call);
+    if (all.count == 0) {
+        all.parts = p.parts;
+        memcpy(all.stage, p.stage, sizeof all.stage);
+        memcpy(all.octet, p.octet, sizeof all.octet);
+    } else if (all.count == BF16X6_MOST_GRADIENTS || all.parts > 1 || p.parts > 1 || p.k != all.list[0].k) {
+        return false;
+    }
+    all.list[all.count] = gradient_of(p, call, rule, fault);
+    all.first[all.count++] = all.tiles;
+    all.tiles += p.rows * p.columns;
+    return true;
+}
+
 size_t bf16x6_update(const struct bf16x6_workspace *workspace, const struct gemm_call *calls,
                      const struct weight_update *updates, size_t count, cuda_launcher &launcher) {
     const unsigned processors = (unsigned)gemm_multiprocessors(*calls, (int)workspace->clusters[1]);
-    bf16x6_product p = product_of(*workspace, *calls);
-    const unsigned k = p.k, parts = p.parts;
-    bf16x6_gradients all = {.parts = parts,
+    bf16x6_gradients all = {.parts = 1,
                             .rule = update_rule<float>(updates->rule),
                             .step = updates->step,
                             .guard = updates->guard};
-    memcpy(all.stage, p.stage, sizeof all.stage);
-    memcpy(all.octet, p.octet, sizeof all.octet);
     for (unsigned &tile : all.first) tile = ~0u;
     size_t i = 0;
-    do {
-        all.list[i] = gradient_of(p, calls[i], updates[i].rule, launcher.fault);
-        all.first[i] = all.tiles;
-        all.tiles += p.rows * p.columns;
-        if (++i < count) p = product_of(*workspace, calls[i]);
-    } while (i < count && i < BF16X6_MOST_GRADIENTS && parts == 1 && p.parts == 1 && p.k == k &&
-             same_rule(*updates, updates[i]));
-    all.count = (unsigned)i;
-    all.clusters = parts > 1 || all.tiles < processors ? all.tiles : processors;
+    while (i < count && same_rule(*updates, updates[i]) &&
+           add_update(all, *workspace, calls[i], updates[i].rule, launcher.fault))
+        i++;
+    all.clusters = all.tiles && (all.parts > 1 || all.tiles < processors) ? all.tiles : processors;
     if (!launcher.fault->message[0]) bf16x6_launch_update(all, slope<float>(*calls), launcher);
     return i;
 }

@@ -17,6 +17,7 @@ static const unsigned BF16X6_ROWS = 128, BF16X6_COLUMNS = 64, BF16X6_WIDE = 72, 
 static const unsigned BF16X6_MOST_PARTS = 8;
 static const unsigned BF16X6_BOX_ROWS = 16;      /* of weights that a warp updates */
 static const unsigned BF16X6_MOST_GRADIENTS = 5; /* of a launch */
+static const unsigned BF16X6_MOST_RESTS = 2;
 
 /* All that a launch needs, with sink and slope. */
 struct bf16x6_product {
@@ -47,10 +48,19 @@ struct bf16x6_gradient {
     size_t a_row, a_column, b_row, b_column;
 };
 
+/* An update whose gradient is complete, such as that of biases. array: as above. */
+struct bf16x6_rest {
+    float *array[2];
+    const float *grad;
+    unsigned count;
+};
+
 /* All that a launch of weight gradients needs. Its blocks divide the tiles of all, one after the other. */
 struct bf16x6_gradients {
     bf16x6_gradient list[BF16X6_MOST_GRADIENTS];
     unsigned count, first[BF16X6_MOST_GRADIENTS]; /* first: tile of each; ~0u: there are fewer */
+    bf16x6_rest rest[BF16X6_MOST_RESTS];
+    unsigned rests;
     unsigned tiles, clusters;
     /* As of each: all have the same k. With parts of k there is only one. */
     unsigned parts, stage[BF16X6_MOST_PARTS + 1], octet[BF16X6_MOST_PARTS + 1];
@@ -91,7 +101,8 @@ void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_cal
                  cuda_launcher &launcher);
 
 /* .. with updates that it can do, in place of C: the first ones, up to five with the same rule and k, in one
-   launch; one alone if it has parts of k. The sums are those of bf16x6_gemm. Returns how many. */
+   launch; one alone if it has parts of k; and up to two without product. The sums are those of bf16x6_gemm.
+   Returns how many. */
 size_t bf16x6_update(const struct bf16x6_workspace *workspace, const struct gemm_call *calls,
                      const struct weight_update *updates, size_t count, cuda_launcher &launcher);
 

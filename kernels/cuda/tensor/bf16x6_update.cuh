@@ -125,6 +125,20 @@ template <int ARRAYS> struct weight_updater {
     }
 };
 
+/* Threads of all blocks, `threads` of each, of which this is number `thread`: what has its gradient. */
+template <int ARRAYS>
+__device__ void update_rest(const bf16x6_gradients &all, unsigned thread, unsigned threads) {
+    const update_rates<float> rates(UPDATE_SGD, all.rule, all.step);
+    if (all.guard->bad_step) return;
+    for (unsigned i = 0; i < all.rests; i++) {
+        const bf16x6_rest &rest = all.rest[i];
+        for (unsigned e = blockIdx.x * threads + thread; e < rest.count; e += gridDim.x * threads) {
+            float unused = 0, &m = ARRAYS < 2 ? unused : rest.array[1][e];
+            update_parameter<UPDATE_SGD>(all.rule, rates, rest.grad[e], rest.array[0][e], m, unused);
+        }
+    }
+}
+
 /* A product that stores C. */
 template <> struct weight_updater<0> {
     __device__ weight_updater(const bf16x6_product &, char *, uint64_t *) {}

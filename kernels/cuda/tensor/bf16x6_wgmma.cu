@@ -282,7 +282,10 @@ static __device__ void run(const P &p, const S &out, const slope<float> &back) {
     cluster_barrier_of_reads(); /* mbarrier_init has a fence */
     if (group == PRODUCER) {
         warpgroup_fewer_registers<V::PRODUCER_REGISTERS>();
-        if (threadIdx.x == PRODUCER * GROUP) produce<V>(p, shared, ring, own);
+        const unsigned thread = threadIdx.x - PRODUCER * GROUP;
+        if (thread == 0) produce<V>(p, shared, ring, own);
+        if constexpr (V::ARRAYS > 0)
+            if (thread >= 32) update_rest<V::ARRAYS>(p, thread - 32, GROUP - 32);
     } else if (group == SPLITTER) {
         warpgroup_fewer_registers<V::SPLITTER_REGISTERS>();
         split_all<V>(p, shared, ring, own);
