@@ -7,7 +7,7 @@
 
 #include "src/nn/optimizer.h"
 
-enum { ROWS = 13 };
+enum { ROWS = 13, CLASSES = 5 };
 
 /* What the backend takes, and what it was asked for. */
 static struct compute compute;
@@ -35,7 +35,7 @@ static enum gemm_status gemm_update(void *context, const struct gemm_call *calls
         assert_true(takes(context, calls + i, updates + i));
         assert_true(calls[i].beta == (calls[i].k ? 0 : 1) && calls[i].ldc == calls[i].n);
         fake.updates++;
-        if (count > 1) assert_ptr_equal(updates[i].stream, i % 2 ? &fake : NULL);
+        if (count > 1) assert_ptr_equal(updates[i].stream, i == 0 && calls[i].n == CLASSES ? &fake : NULL);
         if (calls[i].k) {
             assert_true(calls[i].n > fake.columns); /* from the last layer on, which is the narrowest */
             fake.columns = calls[i].n;

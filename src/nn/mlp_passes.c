@@ -268,7 +268,7 @@ static bool list_rest(const struct mlp *mlp, struct update_list *list) {
 static void spread(struct mlp *mlp, struct update_list *list) {
     struct device *device = &mlp->compute->device;
     device->driver->aside_begin(device);
-    for (size_t i = 1; i < list->count; i += 2) list->update[i].stream = device->driver->aside_stream(device);
+    for (size_t i = 0; i < list->count; i += 2) list->update[i].stream = device->driver->aside_stream(device);
 }
 
 static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) {
@@ -284,15 +284,19 @@ static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) 
     return status;
 }
 
-/* The same at once: *done, if the backend can. In float32 that may take several launches, one of them for the
-   output layer. */
+/* The same at once: *done, if the backend can. In float32 an output layer in the list has a launch of its own:
+   aside. */
 static enum status update_at_once(struct mlp *mlp, struct update_list *list, bool *done) {
     struct device *device = &mlp->compute->device;
-    const bool several = list->count > 1 && !gemm_is_16bit(mlp->activation_dtype);
-    if (several) spread(mlp, list);
+    const bool aside =
+        list->count > 1 && list->layer[0] + 1 == mlp->depth && !gemm_is_16bit(mlp->activation_dtype);
+    if (aside) {
+        device->driver->aside_begin(device);
+        list->update[0].stream = device->driver->aside_stream(device);
+    }
     const enum status status =
         compute_gemm_updates(mlp->compute, list->call, list->update, list->count, done);
-    if (several) device->driver->aside_join(device);
+    if (aside) device->driver->aside_join(device);
     return status;
 }
 
