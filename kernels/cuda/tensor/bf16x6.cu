@@ -117,6 +117,7 @@ static bf16x6_product product_of(const bf16x6_workspace &workspace, const gemm_c
                         .n = (unsigned)call.n,
                         .k = (unsigned)call.k,
                         .rows = (unsigned)row_tiles(&call),
+                        .b_early = call.b_complete,
                         .a_values = (const float *)call.a,
                         .b_values = (const float *)call.b,
                         .a_row = a_t ? 1 : call.lda,

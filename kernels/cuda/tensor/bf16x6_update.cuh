@@ -5,6 +5,7 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_UPDATE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_UPDATE_CUH
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/ops/update_rule.cuh"
 #include "kernels/cuda/tensor/bf16x6_store.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
@@ -128,6 +129,7 @@ template <int ARRAYS> struct weight_updater {
 /* Threads of all blocks, `threads` of each, of which this is number `thread`: what has its gradient. */
 template <int ARRAYS>
 __device__ void update_rest(const bf16x6_gradients &all, unsigned thread, unsigned threads) {
+    wait_for_kernels_before();
     const update_rates<float> rates(UPDATE_SGD, all.rule, all.step);
     if (all.guard->bad_step) return;
     for (unsigned i = 0; i < all.rests; i++) {

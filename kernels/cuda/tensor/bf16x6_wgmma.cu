@@ -11,24 +11,18 @@
    Update     weight gradients may update the weights themselves (bf16x6_update.cuh).
    Bound by   long k: tensor cores, six times the flops at their bf16 rate, and as much by shared memory;
               short k: the start, and the exchange of sums (docs/tensor-cores.md) */
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/tensor/bf16x6_ring.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 namespace bf16x6 {
 
+/* Requests the B of a stage, and says how much will come. */
 template <typename V, typename P>
-static __device__ void copy_stage(const P &p, char *stage, uint64_t *full, unsigned row, unsigned column,
-                                  unsigned k, bool reads_a) {
+static __device__ void copy_b(const P &p, char *stage, uint64_t *full, unsigned column, unsigned k,
+                              bool reads_a) {
     char *const b = stage + V::A_BYTES;
     mbarrier_expect_tx(full, reads_a ? V::STAGE_BYTES : V::B_BYTES);
-    if (V::A_T && reads_a)
-#pragma unroll
-        for (unsigned i = 0; i < BF16X6_ROWS / 32; i++)
-            tensor_load(stage + i * (K * LINE), p.a, row + 32 * i, k, full);
-    if (!V::A_T && reads_a)
-#pragma unroll
-        for (unsigned i = 0; i < 2; i++)
-            tensor_load(stage + i * (BF16X6_ROWS * LINE), p.a, k + 32 * i, row, full);
 #pragma unroll
     for (unsigned i = 0; V::B_BY_K && i < V::B_COLUMNS / 32; i++)
         tensor_load(b + i * (K * LINE), p.b, column + 32 * i, k, full);
@@ -37,16 +31,41 @@ static __device__ void copy_stage(const P &p, char *stage, uint64_t *full, unsig
         tensor_load(b + i * (V::W * LINE), p.b, k + 32 * i, column, full);
 }
 
-/* One thread. */
+template <typename V, typename P>
+static __device__ void copy_a(const P &p, char *stage, uint64_t *full, unsigned row, unsigned k) {
+    if (V::A_T)
+#pragma unroll
+        for (unsigned i = 0; i < BF16X6_ROWS / 32; i++)
+            tensor_load(stage + i * (K * LINE), p.a, row + 32 * i, k, full);
+    else
+#pragma unroll
+        for (unsigned i = 0; i < 2; i++)
+            tensor_load(stage + i * (BF16X6_ROWS * LINE), p.a, k + 32 * i, row, full);
+}
+
+/* One thread. The B of the first stages is requested before the kernels before have ended, if it may be. */
 template <typename V, typename P>
 static __device__ void produce(const P &p, char *shared, const barriers &ring, const cluster_place &own) {
     const schedule<V::A_T, P> all(p, own);
+    const unsigned early = p.b_early ? min(V::STAGES, all.end - all.first) : 0;
     ring_place<V::STAGES> use;
+    bool waited = false;
+    const auto stage = [&](unsigned i) { return shared + V::STAGES_AT + i * V::STAGE_BYTES; };
     all.each([&](auto tile, bool reads_a) {
+        const auto &one = product_of(p, tile.number);
+        if (!waited) {
+            for (unsigned i = 0; i < early; i++)
+                copy_b<V>(one, stage(i), ring.full + i, tile.column * V::W, (all.first + i) * K, reads_a);
+            wait_for_kernels_before();
+            start_next_kernel();
+            waited = true;
+        }
         for (unsigned k = all.first; k < all.end; k++, use.next()) {
+            uint64_t *const full = ring.full + use.stage;
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
-            copy_stage<V>(product_of(p, tile.number), shared + V::STAGES_AT + use.stage * V::STAGE_BYTES,
-                          ring.full + use.stage, tile.row * BF16X6_ROWS, tile.column * V::W, k * K, reads_a);
+            if (use.round || use.stage >= early)
+                copy_b<V>(one, stage(use.stage), full, tile.column * V::W, k * K, reads_a);
+            if (reads_a) copy_a<V>(one, stage(use.stage), full, tile.row * BF16X6_ROWS, k * K);
         }
     });
 }
@@ -218,6 +237,7 @@ static __device__ void consume(const P &launch, const S &out, const slope<float>
     typedef std::conditional_t<updates, gradient_place, tile_place> place;
     typedef tile_store<bf16x6_product, sink<float>, V::A_T, V::W> product_store;
     typedef std::conditional_t<updates, gradient_store, product_store> writer;
+    wait_for_kernels_before();
     const schedule<V::A_T, P> all(launch, own);
     const unsigned warp = threadIdx.x / 32, none = ~0u;
     char *const area = shared + AREAS_AT + warp * AREA_BYTES<V::ARRAYS, V::W>;
@@ -362,12 +382,12 @@ unsigned bf16x6_clusters(unsigned blocks) {
 void bf16x6_launch(enum gemm_op op, const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
                    cuda_launcher &launcher) {
     const auto one = bf16x6::kernel_of(op, p.width == BF16X6_WIDE);
-    launch_cluster(launcher, "bf16x6_kernel", one.function, dim3(p.clusters * p.parts), bf16x6::THREADS,
-                   one.bytes, p.parts, p, out, back);
+    launch_dependent(launcher, "bf16x6_kernel", one.function, dim3(p.clusters * p.parts), bf16x6::THREADS,
+                     one.bytes, p.parts, p, out, back);
 }
 
 void bf16x6_launch_update(const bf16x6_gradients &all, const slope<float> &none, cuda_launcher &launcher) {
     const auto one = all.list[0].array[1] ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
-    launch_cluster(launcher, "bf16x6_update_kernel", one.function, dim3(all.clusters * all.parts),
-                   bf16x6::THREADS, one.bytes, all.parts, all, none);
+    launch_dependent(launcher, "bf16x6_update_kernel", one.function, dim3(all.clusters * all.parts),
+                     bf16x6::THREADS, one.bytes, all.parts, all, none);
 }
