@@ -13,7 +13,7 @@ static const unsigned THREADS = CONSUMERS + 2 * GROUP;
 static const unsigned SPLITTER = 2, PRODUCER = 3; /* warpgroups */
 static const unsigned WARPS = CONSUMERS / 32;     /* of consumers */
 static const unsigned MOST_STAGES = 3, MOST_PLANE_STAGES = 4;
-static const unsigned BARRIERS = 2 * MOST_STAGES + 2 * MOST_PLANE_STAGES + 2 + WARPS * WEIGHT_BOXES;
+static const unsigned BARRIERS = 3 * MOST_STAGES + 2 * MOST_PLANE_STAGES + 2 + WARPS * WEIGHT_BOXES;
 static const unsigned WARP_SUMS_AT = 512, AREAS_AT = 3072;
 static_assert(BARRIERS * sizeof(uint64_t) <= WARP_SUMS_AT &&
               WARP_SUMS_AT + WARPS * BF16X6_WIDE * sizeof(float) <= AREAS_AT);
@@ -56,16 +56,18 @@ template <unsigned DEPTH> struct ring_place {
 
 /* The barriers of the ring buffers: a stage was written; all warps have read it. */
 struct barriers {
-    uint64_t *full, *empty, *split, *multiplied, *received, *weights; /* weights: [WARPS][WEIGHT_BOXES] */
+    uint64_t *a_full, *b_full, *empty, *split, *multiplied, *received,
+        *weights; /* weights: [WARPS][WEIGHT_BOXES] */
 
     __device__ explicit barriers(char *shared)
-        : full((uint64_t *)shared), empty(full + MOST_STAGES), split(empty + MOST_STAGES),
-          multiplied(split + MOST_PLANE_STAGES), received(multiplied + MOST_PLANE_STAGES),
-          weights(received + 2) {}
+        : a_full((uint64_t *)shared), b_full(a_full + MOST_STAGES), empty(b_full + MOST_STAGES),
+          split(empty + MOST_STAGES), multiplied(split + MOST_PLANE_STAGES),
+          received(multiplied + MOST_PLANE_STAGES), weights(received + 2) {}
 
     __device__ void open() const {
         for (unsigned i = 0; i < MOST_STAGES; i++) {
-            mbarrier_init(full + i);
+            mbarrier_init(a_full + i);
+            mbarrier_init(b_full + i);
             mbarrier_init(empty + i, (CONSUMERS + GROUP) / 32);
         }
         for (unsigned i = 0; i < MOST_PLANE_STAGES; i++) {

@@ -17,12 +17,10 @@
 
 namespace bf16x6 {
 
-/* Requests the B of a stage, and says how much will come. */
 template <typename V, typename P>
-static __device__ void copy_b(const P &p, char *stage, uint64_t *full, unsigned column, unsigned k,
-                              bool reads_a) {
+static __device__ void copy_b(const P &p, char *stage, uint64_t *full, unsigned column, unsigned k) {
     char *const b = stage + V::A_BYTES;
-    mbarrier_expect_tx(full, reads_a ? V::STAGE_BYTES : V::B_BYTES);
+    mbarrier_expect_tx(full, V::B_BYTES);
 #pragma unroll
     for (unsigned i = 0; V::B_BY_K && i < V::B_COLUMNS / 32; i++)
         tensor_load(b + i * (K * LINE), p.b, column + 32 * i, k, full);
@@ -33,6 +31,7 @@ static __device__ void copy_b(const P &p, char *stage, uint64_t *full, unsigned 
 
 template <typename V, typename P>
 static __device__ void copy_a(const P &p, char *stage, uint64_t *full, unsigned row, unsigned k) {
+    mbarrier_expect_tx(full, V::A_BYTES);
     if (V::A_T)
 #pragma unroll
         for (unsigned i = 0; i < BF16X6_ROWS / 32; i++)
@@ -55,17 +54,19 @@ static __device__ void produce(const P &p, char *shared, const barriers &ring, c
         const auto &one = product_of(p, tile.number);
         if (!waited) {
             for (unsigned i = 0; i < early; i++)
-                copy_b<V>(one, stage(i), ring.full + i, tile.column * V::W, (all.first + i) * K, reads_a);
+                copy_b<V>(one, stage(i), ring.b_full + i, tile.column * V::W, (all.first + i) * K);
             wait_for_kernels_before();
             start_next_kernel();
             waited = true;
         }
         for (unsigned k = all.first; k < all.end; k++, use.next()) {
-            uint64_t *const full = ring.full + use.stage;
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
             if (use.round || use.stage >= early)
-                copy_b<V>(one, stage(use.stage), full, tile.column * V::W, k * K, reads_a);
-            if (reads_a) copy_a<V>(one, stage(use.stage), full, tile.row * BF16X6_ROWS, k * K);
+                copy_b<V>(one, stage(use.stage), ring.b_full + use.stage, tile.column * V::W, k * K);
+            if (reads_a)
+                copy_a<V>(one, stage(use.stage), ring.a_full + use.stage, tile.row * BF16X6_ROWS, k * K);
+            else
+                mbarrier_arrive(ring.a_full + use.stage);
         }
     });
 }
@@ -81,7 +82,7 @@ static __device__ void split_all(const P &p, char *shared, const barriers &ring,
         for (unsigned k = all.first; k < all.end; k++, use.next(), to.next()) {
             const char *const tile = shared + V::STAGES_AT + use.stage * V::STAGE_BYTES + V::A_BYTES;
             char *const planes = shared + V::PLANES_AT + to.stage * PLANES_BYTES<V::W>;
-            mbarrier_wait(ring.full + use.stage, use.round);
+            mbarrier_wait(ring.b_full + use.stage, use.round);
             if (to.round) mbarrier_wait(ring.multiplied + to.stage, to.round - 1);
             if constexpr (!V::B_BY_K)
                 split_b_by_columns<V::W>(planes, tile, warp, lane);
@@ -141,7 +142,7 @@ template <typename V> struct consumer {
     /* Loads the fragments of the next stage, unless they are kept. */
     __device__ void load(fragments &a, bool reads_a) {
         const char *const tile = shared + V::STAGES_AT + from.stage * V::STAGE_BYTES;
-        mbarrier_wait(ring.full + from.stage, from.round);
+        mbarrier_wait(ring.a_full + from.stage, from.round);
         if (V::A_T && reads_a) load_a_transposed(a, tile, row, lane);
         if (!V::A_T && reads_a) load_a(a, tile, row, lane);
         warp_arrives(ring.empty + from.stage);
