@@ -388,7 +388,8 @@ void bf16x6_launch(enum gemm_op op, const bf16x6_product &p, const sink<float> &
 }
 
 void bf16x6_launch_update(const bf16x6_gradients &all, const slope<float> &none, cuda_launcher &launcher) {
-    const auto one = all.list[0].array[1] ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
+    const bool velocities = all.count ? all.list[0].array[1] : all.rest[0].array[1];
+    const auto one = velocities ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
     launch_dependent(launcher, "bf16x6_update_kernel", one.function, dim3(all.clusters * all.parts),
                      bf16x6::THREADS, one.bytes, all.parts, all, none);
 }
