@@ -12,7 +12,7 @@
 #include "tests/values.h"
 
 struct shape {
-    enum gemm_dtype dtype; /* of operands: GEMM_BF16 or GEMM_F32 */
+    enum gemm_dtype dtype; /* of operands: GEMM_BF16, GEMM_F16 or GEMM_F32 */
     size_t rows, units, classes;
     enum activation activation;
     double smoothing, alpha;          /* alpha: of the input gradient */
@@ -23,10 +23,11 @@ struct shape {
     double bad_value;        /* 0: none */
 };
 
-/* Operands on the host. In bfloat16, X and W are small multiples of powers of 2, so that logits are exact. */
+/* Operands on the host. In 16 bits, X and W are small multiples of powers of 2, so that logits are exact. */
+enum { MOST_ROWS = 5000 };
 struct operands {
     struct values x, w, bias, read;
-    uint8_t labels[160];
+    uint8_t labels[MOST_ROWS];
 };
 
 enum { X_GRAD, BELOW_GRAD, W_GRAD, BIAS_GRAD, LOSS, LOGITS, GRAD, RESULTS }; /* tally: apart */
@@ -45,10 +46,10 @@ static struct values steps(enum gemm_dtype dtype, size_t count, double step, uin
 
 static struct operands operands_of(const struct shape *shape) {
     const size_t elements = shape->rows * shape->units, weights = shape->units * shape->classes;
-    const bool exact = shape->dtype == GEMM_BF16;
+    const bool exact = gemm_is_16bit(shape->dtype);
     struct operands all = {
-        .x = exact ? steps(GEMM_BF16, elements, 0.5, 1) : values_random(GEMM_F32, elements, 1, 1),
-        .w = exact ? steps(GEMM_BF16, weights, 0.125, 2) : values_random(GEMM_F32, weights, 0.125, 2),
+        .x = exact ? steps(shape->dtype, elements, 0.5, 1) : values_random(GEMM_F32, elements, 1, 1),
+        .w = exact ? steps(shape->dtype, weights, 0.125, 2) : values_random(GEMM_F32, weights, 0.125, 2),
         .bias = steps(GEMM_F32, shape->classes, 0.25, 3)};
     all.read =
         activation_needs_input(shape->activation) ? values_random(shape->dtype, elements, 2, 4) : all.x;
@@ -83,6 +84,15 @@ static void *upload(struct compute *compute, const void *values, size_t bytes) {
     return memory;
 }
 
+static double batch_of(const struct shape *shape) {
+    return (double)(shape->rows + 3);
+}
+
+/* Gradients of activations are stored times this. */
+static double scale_of(const struct shape *shape) {
+    return shape->dtype == GEMM_F16 ? 1024 * batch_of(shape) : 1;
+}
+
 /* Runs the layer; results are poisoned before. False: the backend does not take it. */
 static bool run_layer(struct compute *compute, const struct shape *shape, const struct operands *operands,
                       struct outcome *outcome) {
@@ -106,7 +116,8 @@ static bool run_layer(struct compute *compute, const struct shape *shape, const 
     const struct gemm_backward below = {.activation = shape->activation,
                                         .pre = activation_needs_input(shape->activation) ? read : NULL,
                                         .output = shape->apart ? read : x,
-                                        .bias_grad = result[BELOW_GRAD]};
+                                        .bias_grad = result[BELOW_GRAD],
+                                        .bias_scale = 1 / scale_of(shape)};
     const struct gemm_call logits = {.dtype = shape->dtype,
                                      .op = GEMM_NN,
                                      .m = shape->rows,
@@ -122,12 +133,12 @@ static bool run_layer(struct compute *compute, const struct shape *shape, const 
                                      .epilogue = &add,
                                      .b_complete = shape->early},
                            gradient = {.dtype = shape->dtype,
-                                       .c_f32 = shape->dtype == GEMM_BF16,
+                                       .c_f32 = gemm_is_16bit(shape->dtype),
                                        .op = GEMM_TN,
                                        .m = shape->units,
                                        .n = shape->classes,
                                        .k = shape->rows,
-                                       .alpha = 1,
+                                       .alpha = 1 / scale_of(shape),
                                        .a = x,
                                        .lda = shape->units,
                                        .ldb = shape->classes,
@@ -175,7 +186,7 @@ static void assert_close(double got, double want, double bound, const char *what
 
 /* Rounding error of an element of this type, relative; of float32 with a few operations before. */
 static double error_of(const struct shape *shape) {
-    return shape->dtype == GEMM_F32 ? 0x1p-20 : 0x1p-8;
+    return shape->dtype == GEMM_F32 ? 0x1p-20 : shape->dtype == GEMM_F16 ? 0x1p-11 : 0x1p-8;
 }
 
 /* z: the logits of a row, as computed, which are checked. */
@@ -197,7 +208,7 @@ static void check_logits(const struct shape *shape, const struct operands *all, 
 /* Returns the loss of a row, and its gradient as computed, which is checked. */
 static double row_loss(const struct shape *shape, const struct operands *all, const struct outcome *outcome,
                        size_t row, double *grad, bool *correct) {
-    const double batch = (double)(shape->rows + 3);
+    const double batch = batch_of(shape) / scale_of(shape);
     double z[16], sum = 0, loss = 0;
     size_t best = 0;
     check_logits(shape, all, outcome, row, z);
@@ -222,7 +233,7 @@ static void check_outcome(const struct shape *shape, const struct operands *all,
     const size_t rows = shape->rows, units = shape->units, classes = shape->classes;
     double *const grad = calloc(rows * 16, sizeof *grad), *const below = calloc(units * 2, sizeof *below),
                   *const w = calloc(units * classes * 2, sizeof *w), loss = 0, bias[16][2] = {{0}};
-    const double ulp = error_of(shape);
+    const double ulp = error_of(shape), scale = scale_of(shape);
     size_t hits = 0;
     for (size_t r = 0; r < rows; r++) {
         bool correct;
@@ -246,20 +257,20 @@ static void check_outcome(const struct shape *shape, const struct operands *all,
             const double slope = shape->alpha * derivative(shape->activation, read, read),
                          terms = fabs(slope) + (shape->dtype == GEMM_F32 ? 2 : 0);
             assert_close(values_get(outcome->result[X_GRAD], r * units + u), slope * sum,
-                         2 * ulp * terms * size + 1e-9, "input gradient", r * units + u);
+                         2 * ulp * terms * size + 1e-9 * scale, "input gradient", r * units + u);
             below[u * 2] += slope * sum;
             below[u * 2 + 1] += terms * size;
         }
     }
     for (size_t u = 0; u < units; u++)
-        assert_close(values_get(outcome->result[BELOW_GRAD], u), below[u * 2],
-                     2 * ulp * below[u * 2 + 1] + 1e-9, "bias gradient of the layer below", u);
+        assert_close(scale * values_get(outcome->result[BELOW_GRAD], u), below[u * 2],
+                     2 * ulp * below[u * 2 + 1] + 1e-9 * scale, "bias gradient of the layer below", u);
     for (size_t i = 0; i < units * classes; i++)
-        assert_close(values_get(outcome->result[W_GRAD], i), w[i * 2], ulp * w[i * 2 + 1] + 1e-9,
-                     "weight gradient", i);
+        assert_close(scale * values_get(outcome->result[W_GRAD], i), w[i * 2],
+                     ulp * w[i * 2 + 1] + 1e-9 * scale, "weight gradient", i);
     for (size_t c = 0; c < classes; c++)
-        assert_close(values_get(outcome->result[BIAS_GRAD], c), bias[c][0], ulp * bias[c][1] + 1e-9,
-                     "bias gradient", c);
+        assert_close(scale * values_get(outcome->result[BIAS_GRAD], c), bias[c][0],
+                     ulp * bias[c][1] + 1e-9 * scale, "bias gradient", c);
     assert_close(outcome->tally.loss_sum, 1 + loss, 1e-5 * loss, "loss of image", rows);
     assert_close(values_get(outcome->result[LOSS], 0), loss / (double)rows, 1e-5 * loss / (double)rows,
                  "mean loss", 0);
@@ -301,7 +312,9 @@ static void open_output(struct compute *compute, enum gemm_dtype dtype) {
     gpu_tensor_needed();
     const struct shape small = {.dtype = dtype, .rows = 16, .units = 16, .classes = 2, .alpha = 1};
     const struct compute_options options = {.threads = 2,
-                                            .precision = dtype == GEMM_BF16 ? GEMM_MIXED_BF16 : GEMM_TRUE};
+                                            .precision = dtype == GEMM_BF16  ? GEMM_MIXED_BF16
+                                                         : dtype == GEMM_F16 ? GEMM_MIXED_F16
+                                                                             : GEMM_TRUE};
     gpu_open(compute, "cuda-tuned", &options);
     assert_true(run_for_tally(compute, &small, &(struct tally){0}));
 }
@@ -342,12 +355,45 @@ static void every_shape_is_right(void **state) {
     }
 }
 
+/* With more than 128 rows: one turn of a thread block and several, the last rows of a tile, units of two
+   blocks. */
+static void many_rows_are_right(void **state) {
+    (void)state;
+    static const struct {
+        size_t rows, units, classes;
+    } shapes[] = {{129, 504, 10},  {130, 8, 2},      {160, 520, 16},   {1024, 504, 10}, {257, 1032, 9},
+                  {640, 2048, 10}, {2049, 1024, 10}, {4101, 136, 3},   {144, 2056, 10}, {333, 4096, 16},
+                  {2300, 4096, 5}, {1000, 2504, 10}, {4999, 2048, 10}, {2048, 3000, 7}};
+    static const enum gemm_dtype halves[] = {GEMM_BF16, GEMM_F16};
+    static const enum activation activations[] = {ACTIVATION_RELU, ACTIVATION_TANH, ACTIVATION_SIGMOID,
+                                                  ACTIVATION_NONE, ACTIVATION_SCALED_TANH};
+    for (size_t t = 0; t < 2; t++) {
+        struct compute compute;
+        open_output(&compute, halves[t]);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += 1 + support_stride() / 10)
+            check_shape(&compute, (struct shape){.dtype = halves[t],
+                                                 .rows = shapes[i].rows,
+                                                 .units = shapes[i].units,
+                                                 .classes = shapes[i].classes,
+                                                 .activation = activations[(i + t) % 5],
+                                                 .smoothing = i % 3 ? 0 : 0.1,
+                                                 .alpha = i % 2 ? 1 : 1.25});
+        compute_close(&compute);
+    }
+}
+
 static void bad_labels_and_values_not_finite_are_a_bad_step(void **state) {
     (void)state;
-    for (size_t t = 0; t < TYPES; t++) {
-        struct shape shape = {.dtype = types[t], .rows = 100, .units = 504, .classes = 10, .alpha = 1};
+    static const struct shape shapes[] = {{.dtype = GEMM_BF16, .rows = 100, .units = 504},
+                                          {.dtype = GEMM_F32, .rows = 100, .units = 504},
+                                          {.dtype = GEMM_BF16, .rows = 300, .units = 504},
+                                          {.dtype = GEMM_F16, .rows = 300, .units = 2504}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        struct shape shape = shapes[s];
         struct compute compute;
-        open_output(&compute, types[t]);
+        shape.classes = 10;
+        shape.alpha = 1;
+        open_output(&compute, shape.dtype);
         for (int i = 0; i < 9; i++) {
             struct tally tally;
             shape.bad_label = i == 8;
@@ -357,7 +403,7 @@ static void bad_labels_and_values_not_finite_are_a_bad_step(void **state) {
             assert_true(run_for_tally(&compute, &shape, &tally));
             assert_int_equal(tally.bad_step, shape.uncounted ? 2 : 3);
             assert_int_equal(tally.batches, shape.uncounted ? 2 : 3);
-            assert_int_equal(tally.images, shape.uncounted ? 5 : 105);
+            assert_int_equal(tally.images, 5 + (shape.uncounted ? 0 : shape.rows));
             assert_true(shape.uncounted || !isfinite(tally.loss_sum));
         }
         compute_close(&compute);
@@ -368,8 +414,8 @@ static void bad_labels_and_values_not_finite_are_a_bad_step(void **state) {
 static void other_layers_are_refused(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {.rows = 129, .units = 504, .classes = 10, .alpha = 1},
-        {.rows = 128, .units = 1032, .classes = 10, .alpha = 1},
+        {.rows = 128, .units = 4104, .classes = 10, .alpha = 1},
+        {.rows = 1000, .units = 4104, .classes = 10, .alpha = 1},
         {.rows = 128, .units = 504, .classes = 17, .alpha = 1},
         {.rows = 16, .units = 10, .classes = 4, .alpha = 1},
         {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .forward = ACTIVATION_RELU},
@@ -389,6 +435,7 @@ static void other_layers_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_right),
+        cmocka_unit_test(many_rows_are_right),
         cmocka_unit_test(bad_labels_and_values_not_finite_are_a_bad_step),
         cmocka_unit_test(other_layers_are_refused),
     };

@@ -67,6 +67,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
     if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction);
     if (open) bf16x6_workspace_open(&context->bf16x6, context->processors, &context->reduction);
     if (open) context->output_open = bf16_output_open();
+    if (open) context->large_output_open = large_output_open(&context->large_output);
     if (open) context->float32_output_blocks = float32_output_blocks();
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
@@ -215,6 +216,9 @@ static enum gemm_status tuned_output_layer(void *opaque, const struct output_lay
     const struct gemm_call *const calls[] = {layer->logits, layer->gradient, layer->input_gradient};
     if (context->output_open && context->tensor_cores != TENSOR_NEVER && bf16_output_takes(layer)) {
         bf16_output(layer, launcher);
+    } else if (context->large_output_open && context->tensor_cores != TENSOR_NEVER &&
+               large_output_takes(layer)) {
+        large_output(layer, &context->large_output, &context->reduction, launcher);
     } else if (context->float32_output_blocks && context->tensor_cores != TENSOR_ALWAYS &&
                float32_output_takes(layer)) {
         for (const struct gemm_call *call : calls) float32_forget(&context->float32, call);

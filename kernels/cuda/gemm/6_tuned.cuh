@@ -9,6 +9,7 @@ extern "C" {
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/bf16.cuh"
+#include "kernels/cuda/tensor/bf16_output_large.cuh"
 #include "kernels/cuda/tensor/bf16x6.cuh"
 #include "kernels/cuda/tensor/float32.cuh"
 
@@ -26,6 +27,8 @@ struct tuned_context {
     struct bf16_workspace bf16;
     struct bf16x6_workspace bf16x6;
     bool output_open; /* of bf16_output.cu */
+    bool large_output_open;
+    struct large_output_clusters large_output;
     unsigned float32_output_blocks;
 };
 

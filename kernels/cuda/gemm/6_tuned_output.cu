@@ -340,7 +340,7 @@ unsigned float32_output_blocks(void) {
 }
 
 bool float32_output_takes(const struct output_layer *layer) {
-    return output_layer_fits<float>(layer, GEMM_F32);
+    return output_layer_fits<float>(layer, GEMM_F32, MOST_ROWS, MOST_UNITS);
 }
 
 void float32_output(const struct output_layer *layer, unsigned blocks, cuda_launcher &launcher) {

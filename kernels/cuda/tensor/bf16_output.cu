@@ -11,15 +11,15 @@
    Bound by   latency: a launch, two round trips to the L2 cache, two cluster barriers */
 #include "kernels/cuda/tensor/bf16_output.cuh"
 
+#include <cuda_pipeline_primitives.h>
+
 #include "kernels/cuda/dependent_launch.cuh"
+#include "kernels/cuda/tensor/bf16_output_tile.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
-#include "kernels/cuda/tensor/ldmatrix.cuh"
-#include "kernels/cuda/tensor/mma_bf16.cuh"
-#include "kernels/cuda/tensor/output_layer.cuh"
 
 namespace {
 
-const unsigned ROWS = 16, MOST_BLOCKS = MOST_ROWS / ROWS;
+const unsigned ROWS = OUTPUT_ROWS, MOST_BLOCKS = MOST_ROWS / ROWS;
 const unsigned WARPS = 8, THREADS = 32 * WARPS;
 
 typedef output<__nv_bfloat16> bf16_layer;
@@ -43,52 +43,24 @@ struct small_parts {
     __align__(16) partial_loss totals[MOST_BLOCKS]; /* of block 0: those of all blocks */
 };
 
-/* The address that this lane passes to ldmatrix_x4 for 16 rows and 16 columns (32 bytes) of a matrix. With
-   `columns_first` matrix 1 is to the right of matrix 0, else below it. */
-__device__ const char *quarter(const char *at, unsigned pitch, bool columns_first) {
-    const unsigned lane = threadIdx.x % 32, first = lane / 8 % 2, second = lane / 16;
-    const unsigned row = (columns_first ? second : first) * 8 + lane % 8,
-                   unit = columns_first ? first : second;
-    return at + row * pitch + unit * 16;
-}
-
-/* W^T, zeros outside. */
-__device__ void load_weights(const bf16_layer &p, char *shared, const places &at) {
-#pragma unroll 16
-    for (unsigned e = threadIdx.x; e < p.padded * MOST_CLASSES; e += THREADS) {
-        const unsigned unit = e / MOST_CLASSES, c = e % MOST_CLASSES;
-        const bool inside = unit < p.units && c < p.classes;
-        *(__nv_bfloat16 *)(shared + at.w + c * at.pitch + unit * 2) =
-            inside ? p.w[unit * p.ldw + c] : __nv_bfloat16(0.0f);
-    }
-}
-
-/* The rows of this block, zeros outside. */
+/* Requests the rows of this block, zeros outside. */
 __device__ void load_rows(const bf16_layer &p, char *to, unsigned pitch, const __nv_bfloat16 *from,
                           unsigned row0) {
     const unsigned lanes = THREADS / ROWS, row = threadIdx.x / lanes;
-#pragma unroll 4
     for (unsigned unit = threadIdx.x % lanes * 8; unit < p.padded; unit += lanes * 8) {
         const bool inside = row0 + row < p.m && unit < p.units;
-        *(uint4 *)(to + row * pitch + unit * 2) =
-            inside ? *(const uint4 *)(from + (row0 + row) * p.ldx + unit) : uint4{};
+        __pipeline_memcpy_async(to + row * pitch + unit * 2,
+                                inside ? from + (row0 + row) * p.ldx + unit : from, 16, inside ? 0 : 16);
     }
 }
 
 /* parts.logits[warp] = X W over the units of this warp. */
 __device__ void multiply(const bf16_layer &p, const char *shared, const places &at, small_parts &parts) {
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned warp = threadIdx.x / 32;
     float sums[2][4] = {};
-    for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS) {
-        uint32_t x[4], w[4];
-        ldmatrix_x4(x, quarter(shared + at.x + unit * 2, at.pitch, false));
-        ldmatrix_x4(w, quarter(shared + at.w + unit * 2, at.pitch, true));
-        mma_bf16(sums[0], x, w[0], w[1]);
-        mma_bf16(sums[1], x, w[2], w[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        parts.logits[warp][lane / 4 + i / 2 % 2 * 8][i / 4 * 8 + lane % 4 * 2 + i % 2] = sums[i / 4][i % 4];
+    for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS)
+        multiply_units<__nv_bfloat16>(sums, shared + at.x + unit * 2, shared + at.w + unit * 2, at.pitch);
+    keep_logits(parts.logits[warp], sums);
 }
 
 /* The logits of this block, and their gradients: a thread each. */
@@ -112,46 +84,19 @@ __device__ void row_losses(const bf16_layer &p, small_parts &parts, unsigned row
     if (lane == 0) cluster_store((uint4 *)&parts.totals[rank], 0, *(const uint4 *)&mine);
 }
 
-/* 16 units of the input gradient, in place of what the derivative reads. */
-template <enum activation A>
-__device__ void multiply_slopes(const bf16_layer &p, const float (&sums)[2][4], char *read, unsigned pitch) {
-    const unsigned lane = threadIdx.x % 32;
-#pragma unroll
-    for (unsigned i = 0; i < 4; i++) {
-        uint32_t &word =
-            *(uint32_t *)(read + (lane / 4 + 8 * (i % 2)) * pitch + (i / 2 * 8 + lane % 4 * 2) * 2);
-        const float y = first_of(word), z = second_of(word);
-        const float *const two = sums[i / 2] + i % 2 * 2;
-        word = round_pair(p.alpha * two[0] * derivative(A, y, y), p.alpha * two[1] * derivative(A, z, z));
-    }
-}
-
 /* Input gradient, and the weight gradient of the rows of this block. */
 template <enum activation A>
 __device__ void gradients(const bf16_layer &p, char *shared, const places &at, const small_parts &parts) {
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float *const w_sums = (float *)(shared + at.sums);
-    const char *const grad = (const char *)parts.grad;
-    uint32_t rows[4], columns[4]; /* dZ as left operand; as right one, classes 0 .. 7, then 8 .. 15 */
-    ldmatrix_x4(rows, quarter(grad, MOST_CLASSES * 2, false));
-    ldmatrix_x4_trans(columns, quarter(grad, MOST_CLASSES * 2, false));
+    const unsigned warp = threadIdx.x / 32;
+    float *const w_sums = (float *)(shared + at.sums), columns[4] = {}; /* not used: add_rows adds them */
+    const logit_gradients grad((const char *)parts.grad);
 #pragma unroll 2
     for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS) {
-        uint32_t x[4], w[4];
         float sums[2][4] = {}, products[2][4] = {};
-        ldmatrix_x4_trans(w, quarter(shared + at.w + unit * 2, at.pitch, false));
-        ldmatrix_x4_trans(x, quarter(shared + at.x + unit * 2, at.pitch, true));
-        mma_bf16(sums[0], rows, w[0], w[1]);
-        mma_bf16(sums[1], rows, w[2], w[3]);
-        mma_bf16(products[0], x, columns[0], columns[1]);
-        mma_bf16(products[1], x, columns[2], columns[3]);
-        multiply_slopes<A>(p, sums, shared + at.read + unit * 2, at.pitch);
-        float *const to = w_sums + (unit + lane / 4) * p.classes + lane % 4 * 2;
-#pragma unroll
-        for (unsigned i = 0; i < 8; i++) {
-            const unsigned c = i / 4 * 8 + i % 2;
-            if (c + lane % 4 * 2 < p.classes) to[i / 2 % 2 * 8 * p.classes + c] = products[i / 4][i % 4];
-        }
+        multiply_gradients<__nv_bfloat16>(sums, products, grad, shared + at.x + unit * 2,
+                                          shared + at.w + unit * 2, at.pitch);
+        multiply_slopes<A>(p, sums, shared + at.read + unit * 2, at.pitch, columns);
+        keep_products(w_sums + unit * p.classes, p.classes, products);
     }
 }
 
@@ -180,23 +125,6 @@ __device__ void store_rows(const bf16_layer &p, const char *from, unsigned pitch
     const unsigned lanes = THREADS / ROWS, row = threadIdx.x / lanes;
     for (unsigned unit = threadIdx.x % lanes * 8; unit < p.units && row0 + row < p.m; unit += lanes * 8)
         *(uint4 *)(p.x_grad + (row0 + row) * p.ldx + unit) = *(const uint4 *)(from + row * pitch + unit * 2);
-}
-
-/* Stores four of the sums, from e on. */
-__device__ void store_sums(const bf16_layer &p, unsigned e, const float (&sums)[4]) {
-    const unsigned weights = p.padded * p.classes;
-    unsigned unit = e / p.classes, c = e % p.classes;
-#pragma unroll
-    for (unsigned i = 0; i < 4; i++, e++) {
-        if (e < weights) {
-            if (unit < p.units) p.w_grad[unit * p.ldw_grad + c] = sums[i];
-            if (++c == p.classes) c = 0, unit++;
-        } else if (e < weights + p.padded) {
-            if (e - weights < p.units) p.below_grad[e - weights] = sums[i];
-        } else if (e < weights + p.padded + p.classes) {
-            p.bias_grad[e - weights - p.padded] = sums[i];
-        }
-    }
 }
 
 /* This block's share of the sums, over all blocks in order. */
@@ -234,7 +162,7 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(bf16_layer p) {
     const unsigned rank = cluster_rank(), row0 = rank * ROWS, warp = threadIdx.x / 32;
     cluster_arrive_relaxed();
     if (!p.w_early) wait_for_kernels_before();
-    load_weights(p, shared, at);
+    load_weights(p, shared + at.w, at.pitch, THREADS);
     wait_for_kernels_before();
     start_next_kernel();
     const unsigned row = row0 + threadIdx.x / MOST_CLASSES, c = threadIdx.x % MOST_CLASSES;
@@ -242,6 +170,8 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(bf16_layer p) {
     const float bias = c < p.classes ? p.bias[c] : 0;
     load_rows(p, shared + at.x, at.pitch, p.x, row0);
     load_rows(p, shared + at.read, at.pitch, p.read, row0);
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
     __syncthreads();
     multiply(p, shared, at, parts);
     __syncthreads();
@@ -276,7 +206,7 @@ bool bf16_output_open(void) {
 }
 
 bool bf16_output_takes(const struct output_layer *layer) {
-    return output_layer_fits<__nv_bfloat16>(layer, GEMM_BF16);
+    return output_layer_fits<__nv_bfloat16>(layer, GEMM_BF16, MOST_ROWS, MOST_UNITS);
 }
 
 void bf16_output(const struct output_layer *layer, cuda_launcher &launcher) {

@@ -11,7 +11,8 @@ extern "C" {
 #include "kernels/cuda/ops/epilogue.cuh"
 #include "kernels/cuda/ops/tally.cuh"
 
-static const unsigned MOST_CLASSES = 16, MOST_UNITS = 1024, MOST_ROWS = 128;
+static const unsigned MOST_CLASSES = 16, MOST_UNITS = 1024,
+                      MOST_ROWS = 128; /* the last two: of small batches */
 
 /* All that a launch needs. */
 template <typename T> struct output {
@@ -23,8 +24,9 @@ template <typename T> struct output {
     size_t ldx, ldw, ldw_grad, ldz, ldz_grad;
     unsigned m, units, classes, padded; /* padded: units of a thread block, rounded up */
     enum activation activation;
-    float alpha, scale; /* of the input gradient; 1 / batch */
-    float off, on;      /* the target, of other classes and of the label, over the batch */
+    float alpha, scale; /* of the input gradient; of the logits' gradient: 1 / batch, or more in GEMM_F16 */
+    float grad_scale;   /* what gradients of weights and biases are multiplied by: 1, or less in GEMM_F16 */
+    float off, on;      /* the target, of other classes and of the label, times `scale` */
     double smoothing;
     const uint8_t *labels;
     double *loss;
@@ -105,14 +107,17 @@ static inline const void *output_layer_reads(const struct gemm_backward &backwar
 }
 
 /* Rows of X, of its gradient and of what the derivative reads are read in packs of 16 bytes. */
-template <typename T> bool output_layer_fits(const struct output_layer *layer, enum gemm_dtype dtype) {
+template <typename T>
+bool output_layer_fits(const struct output_layer *layer, enum gemm_dtype dtype, size_t most_rows,
+                       size_t most_units) {
     const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
     const auto packs = [&](const void *memory, size_t ld) {
         return packs_fit(memory, forward->k, ld, (size_t)WIDEST<T>, sizeof(T));
     };
-    return forward->dtype == dtype && forward->m <= MOST_ROWS && forward->n <= MOST_CLASSES &&
-           forward->k <= MOST_UNITS && forward->alpha == 1 && layer->gradient->alpha == 1 &&
-           forward->beta == 0 && layer->gradient->beta == 0 && back->beta == 0 &&
+    return forward->dtype == dtype && forward->m <= most_rows && forward->n <= MOST_CLASSES &&
+           forward->k <= most_units && forward->alpha == 1 &&
+           (layer->gradient->alpha == 1 || dtype == GEMM_F16) && forward->beta == 0 &&
+           layer->gradient->beta == 0 && back->beta == 0 &&
            forward->epilogue->activation == ACTIVATION_NONE && !forward->epilogue->pre &&
            (layer->gradient->c_f32 || dtype == GEMM_F32) && forward->lda == back->ldc &&
            packs(forward->a, forward->lda) && packs(output_layer_reads(*back->backward), back->ldc) &&
@@ -121,7 +126,7 @@ template <typename T> bool output_layer_fits(const struct output_layer *layer, e
 
 template <typename T> output<T> output_of(const struct output_layer *layer, unsigned padded) {
     const struct gemm_call *const forward = layer->logits, *const back = layer->input_gradient;
-    const float scale = (float)(1.0 / (double)layer->batch),
+    const float scale = (float)(1.0 / ((double)layer->batch * layer->gradient->alpha)),
                 off = (float)(layer->smoothing / (double)forward->n) * scale;
     return {.x = (const T *)forward->a,
             .w = (const T *)forward->b,
@@ -145,6 +150,7 @@ template <typename T> output<T> output_of(const struct output_layer *layer, unsi
             .activation = back->backward->activation,
             .alpha = (float)back->alpha,
             .scale = scale,
+            .grad_scale = (float)layer->gradient->alpha,
             .off = off,
             .on = fmaf((float)(1 - layer->smoothing), scale, off),
             .smoothing = layer->smoothing,
