@@ -1,6 +1,6 @@
-/* The output layer of a training step with more than 128 images, for types of 16 bits, in one kernel and a sum
-   over its thread blocks: logits, softmax cross-entropy, gradients of weights and biases, and input gradient
-   with the backward epilogue of the layer below.
+/* The output layer of a training step with any number of images, for types of 16 bits, in one kernel and a
+   sum over its thread blocks: logits, softmax cross-entropy, gradients of weights and biases, and input
+   gradient with the backward epilogue of the layer below.
 
    Idea       These are five kernels, bound by the bytes of X and of its gradient: X is read three times. Here
               a block has 16 rows of X at a time in shared memory, reads them once, and replaces them by their
@@ -80,8 +80,8 @@ struct rows_of_block {
     }
 };
 
-/* The units of this warp, in packs of 16 bytes: calls `function` with the row, the first unit, and the place in
-   the stage of each pack of this lane. */
+/* The units of this warp, in packs of 16 bytes: calls `function` with the row, the first unit, and the place
+   in the stage of each pack of this lane. */
 template <unsigned STEPS, typename F> __device__ void for_packs(char *stage, F function) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -325,8 +325,8 @@ template <typename T, unsigned STEPS> void count_clusters(struct large_output_cl
             clusters->most[i], open ? clusters_that_fit(kernel, 2 << i, THREADS, shape<STEPS>::BYTES) : 0);
 }
 
-/* Divides the rows over clusters of 2 or of 4 blocks: those with the fewest turns, the larger if equal. Returns
-   the clusters. */
+/* Divides the rows over clusters of 2 or of 4 blocks: those with the fewest turns, the larger if equal.
+   Returns the clusters. */
 template <typename T> unsigned divide(large_output<T> *p, const struct large_output_clusters *most) {
     unsigned clusters = 0, fewest = UINT_MAX;
     for (unsigned i = 2; i-- > 0;) {

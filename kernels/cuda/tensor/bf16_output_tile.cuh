@@ -1,4 +1,4 @@
-/* 16 rows of an output layer of 16 bits in shared memory: what its kernels for few and for many rows share. */
+/* 16 rows of an output layer of 16 bits in shared memory: what the kernels for few and many rows share. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_OUTPUT_TILE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_OUTPUT_TILE_CUH
 
@@ -17,8 +17,8 @@ __device__ inline const char *quarter(const char *at, unsigned pitch, bool colum
     return at + row * pitch + unit * 16;
 }
 
-/* W^T, zeros outside: all `threads` of the block. Many requests at a time: a store to shared memory might, for
-   all that the compiler knows, change what is loaded after it. */
+/* W^T, zeros outside: all `threads` of the block. Many requests at a time, before any store: for all that the
+   compiler knows, a store to shared memory changes what is loaded after it. */
 template <typename T>
 __device__ inline void load_weights(const output<T> &p, char *to, unsigned pitch, unsigned threads) {
     const unsigned AT_A_TIME = 16;
