@@ -64,6 +64,10 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     if (mlp->adversarial > 0) mlp->input_grad = arena_take(arena, rows, mlp->layer[0].in, size);
     if (mlp->adversarial > 0 && mlp->input_dropout > 0) mlp->dropped_input = mlp->input_grad;
     mlp->labels = arena_take(arena, rows, 1, 1);
+    if (mlp->compute->device.driver->aside_begin && mlp->adversarial == 0) {
+        mlp->next.input = arena_take(arena, rows, mlp->layer[0].in, size);
+        mlp->next.labels = arena_take(arena, rows, 1, 1);
+    }
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
         layer->pre = arena_take(arena, rows, layer->ld, size);

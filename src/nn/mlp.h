@@ -68,6 +68,11 @@ struct mlp {
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
     void *input_grad;    /* dL/d input, for mlp_attack; may share the memory of dropped_input */
     uint8_t *labels;     /* [capacity] */
+    /* Of the next batch, which may be gathered beside a step; NULL if no device can. */
+    struct {
+        void *input;
+        uint8_t *labels;
+    } next;
     void *parameters, *gradients, *activations; /* the arenas */
     void *low_precision; /* copy of the parameters in activation_dtype; NULL if that equals dtype */
     struct mlp_state state[MLP_MAX_STATE];
@@ -118,6 +123,9 @@ size_t mlp_ranges_left(const struct mlp *mlp, struct mlp_range *list);
 /* Computes each layer's Z and Y for the first `rows` rows of `input`. In training, `step` (device memory) has
    the scalars of the step, and dropout is applied: to the input in place, unless the training is adversarial.
    In evaluation `step` is NULL. */
+/* Makes the next batch this one. */
+void mlp_advance(struct mlp *mlp);
+
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
 /* The hidden layers alone, in evaluation. */
