@@ -20,7 +20,8 @@
 namespace {
 
 const unsigned ROWS = OUTPUT_ROWS, MOST_BLOCKS = MOST_ROWS / ROWS;
-const unsigned WARPS = 8, THREADS = 32 * WARPS;
+const unsigned WARPS = 8, WORKERS = 32 * WARPS,
+               THREADS = WORKERS + 32; /* a warp more for losses and biases */
 
 typedef output<__nv_bfloat16> bf16_layer;
 
@@ -75,48 +76,42 @@ __device__ void logits(const bf16_layer &p, small_parts &parts, unsigned row0, f
     if (c == 0) parts.row[row] = one.row;
 }
 
-/* A warp: the loss of the rows of this block, to block 0. */
-__device__ void row_losses(const bf16_layer &p, small_parts &parts, unsigned row0, unsigned rank) {
+/* The warp that does not multiply: the loss of the rows of this block, to block 0, and the sums of the
+   gradients of the logits. */
+__device__ void losses_and_biases(const bf16_layer &p, char *shared, const places &at, small_parts &parts,
+                                  unsigned row0, unsigned rank) {
     const unsigned lane = threadIdx.x % 32, row = lane % ROWS;
     partial_loss mine = {0, 0};
+    float total = 0;
     if (lane < ROWS && row0 + row < p.m) mine = loss_of(p, parts.row[row]);
     sum_over_lanes<ROWS>(mine);
     if (lane == 0) cluster_store((uint4 *)&parts.totals[rank], 0, *(const uint4 *)&mine);
+    if (lane >= p.classes) return;
+    for (unsigned r = 0; r < ROWS; r++) total += (float)parts.grad[r][lane];
+    ((float *)(shared + at.sums))[p.padded * (p.classes + 1) + lane] = total;
 }
 
-/* Input gradient, and the weight gradient of the rows of this block. */
+/* Input gradient, and its sums and the weight gradient of the rows of this block. */
 template <enum activation A>
 __device__ void gradients(const bf16_layer &p, char *shared, const places &at, const small_parts &parts) {
-    const unsigned warp = threadIdx.x / 32;
-    float *const w_sums = (float *)(shared + at.sums), columns[4] = {}; /* not used: add_rows adds them */
+    const unsigned warp = threadIdx.x / 32, second = 16 * WARPS;
+    float *const w_sums = (float *)(shared + at.sums), *const below = w_sums + p.padded * p.classes;
     const logit_gradients grad((const char *)parts.grad);
-#pragma unroll 2
-    for (unsigned unit = 16 * warp; unit < p.padded; unit += 16 * WARPS) {
-        float sums[2][4] = {}, products[2][4] = {};
-        multiply_gradients<__nv_bfloat16>(sums, products, grad, shared + at.x + unit * 2,
-                                          shared + at.w + unit * 2, at.pitch);
-        multiply_slopes<A>(p, sums, shared + at.read + unit * 2, at.pitch, columns);
-        keep_products(w_sums + unit * p.classes, p.classes, products);
-    }
-}
-
-/* Sums over the rows of this block: of two columns of the input gradient, or one of the logits' gradient. */
-__device__ void add_rows(const bf16_layer &p, char *shared, const places &at, const small_parts &parts,
-                         unsigned row0) {
-    float *const sums = (float *)(shared + at.sums) + p.padded * p.classes;
-    const unsigned pairs = p.padded / 2, rows = p.m - row0;
-    for (unsigned e = threadIdx.x; e < pairs + p.classes; e += THREADS) {
-        float2 total = {};
+    for (unsigned first = 16 * warp; first < p.padded; first += 2 * second) {
+        float columns[8] = {};
 #pragma unroll
-        for (unsigned row = 0; row < ROWS; row++) {
-            if (row >= rows) break;
-            const uint32_t word = e < pairs ? *(const uint32_t *)(shared + at.read + row * at.pitch + e * 4)
-                                            : *(const unsigned short *)&parts.grad[row][e - pairs];
-            total.x += first_of(word);
-            total.y += second_of(word);
+        for (unsigned i = 0; i < 2; i++) {
+            const unsigned unit = first + i * second;
+            float sums[2][4] = {}, products[2][4] = {};
+            if (unit >= p.padded) break;
+            multiply_gradients<__nv_bfloat16>(sums, products, grad, shared + at.x + unit * 2,
+                                              shared + at.w + unit * 2, at.pitch);
+            multiply_slopes<A>(p, sums, shared + at.read + unit * 2, at.pitch, columns + 4 * i);
+            keep_products(w_sums + unit * p.classes, p.classes, products);
         }
-        sums[e < pairs ? 2 * e : pairs + e] = total.x;
-        if (e < pairs) sums[2 * e + 1] = total.y;
+        const float total = sum_of_column(columns);
+        const unsigned unit = first + column_of_lane(second);
+        if (unit < p.padded) below[unit] = total;
     }
 }
 
@@ -166,24 +161,26 @@ __global__ void __launch_bounds__(THREADS) bf16_output_kernel(bf16_layer p) {
     wait_for_kernels_before();
     start_next_kernel();
     const unsigned row = row0 + threadIdx.x / MOST_CLASSES, c = threadIdx.x % MOST_CLASSES;
-    const unsigned label = row < p.m ? p.labels[row] : 0;
+    const unsigned label = threadIdx.x < WORKERS && row < p.m ? p.labels[row] : 0;
     const float bias = c < p.classes ? p.bias[c] : 0;
     load_rows(p, shared + at.x, at.pitch, p.x, row0);
     load_rows(p, shared + at.read, at.pitch, p.read, row0);
     __pipeline_commit();
     __pipeline_wait_prior(0);
     __syncthreads();
-    multiply(p, shared, at, parts);
+    if (warp < WARPS) multiply(p, shared, at, parts);
     __syncthreads();
-    logits(p, parts, row0, bias, label);
-    __syncthreads();
-    with_activation(
-        p.activation, [&]<enum activation A>() { gradients<A>(p, shared, at, parts); });
-    __syncthreads();
+    if (warp < WARPS) logits(p, parts, row0, bias, label);
     cluster_wait(); /* block 0 has started: its memory may be written */
-    add_rows(p, shared, at, parts, row0);
-    if (warp == WARPS - 1) row_losses(p, parts, row0, rank);
+    __syncthreads();
+    if (warp < WARPS)
+        with_activation(
+            p.activation, [&]<enum activation A>() { gradients<A>(p, shared, at, parts); });
+    else
+        losses_and_biases(p, shared, at, parts, row0, rank);
+    __syncwarp();
     cluster_arrive(); /* before the stores, for which its fence would wait */
+    __syncthreads();
     store_rows(p, shared + at.read, at.pitch, row0);
     cluster_wait();
     if (rank == 0 && threadIdx.x == THREADS - 1) add_losses(p, parts, gridDim.x);

@@ -153,7 +153,7 @@ template <unsigned STEPS> struct totals {
 template <enum activation A, unsigned STEPS, typename T>
 __device__ void gradients(const output<T> &p, char *x, const char *w, const small_parts &parts,
                           totals<STEPS> &all) {
-    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, pitch = shape<STEPS>::PITCH;
+    const unsigned warp = threadIdx.x / 32, pitch = shape<STEPS>::PITCH;
     const logit_gradients grad(parts.grad);
 #pragma unroll
     for (unsigned step = 0; step < STEPS; step += 2) {
@@ -165,10 +165,7 @@ __device__ void gradients(const output<T> &p, char *x, const char *w, const smal
             multiply_gradients<T>(sums, all.w[i], grad, x + at, w + at, pitch);
             multiply_slopes<A>(p, sums, x + at, pitch, columns + 4 * (i % 2));
         }
-        halve<8>(columns, lane & 16, 16);
-        halve<4>(columns, lane & 8, 8);
-        halve<2>(columns, lane & 4, 4);
-        all.below[step / 2] += columns[0];
+        all.below[step / 2] += sum_of_column(columns);
     }
     if (threadIdx.x < MOST_CLASSES)
         for (unsigned row = 0; row < ROWS; row++)
@@ -218,13 +215,12 @@ template <unsigned STEPS, typename T>
 __device__ void keep_totals(const output<T> &p, float *sums, small_parts &parts, totals<STEPS> &all,
                             partial_loss *loss) {
     const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, weights = p.padded * p.classes;
-    const unsigned of_lane = (lane >> 4 & 1) * 16 + (lane >> 3 & 1) * 8 + lane % 4 * 2 + (lane >> 2 & 1);
 #pragma unroll
     for (unsigned i = 0; i < STEPS; i++)
         keep_products(sums + 16 * (STEPS * warp + i) * p.classes, p.classes, all.w[i]);
 #pragma unroll
     for (unsigned i = 0; i < STEPS; i += 2)
-        sums[weights + 16 * (STEPS * warp + i) + of_lane] = all.below[i / 2];
+        sums[weights + 16 * (STEPS * warp + i) + column_of_lane(16)] = all.below[i / 2];
     if (threadIdx.x < p.classes) sums[weights + p.padded + threadIdx.x] = all.bias;
     sum_over_lanes<ROWS>(all.loss);
     if (warp >= WARPS / 2 && lane == 0) parts.totals[warp - WARPS / 2] = all.loss;

@@ -2,6 +2,7 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_OUTPUT_TILE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_OUTPUT_TILE_CUH
 
+#include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/ldmatrix.cuh"
 #include "kernels/cuda/tensor/mma_16bit.cuh"
 #include "kernels/cuda/tensor/output_layer.cuh"
@@ -98,6 +99,21 @@ __device__ inline void multiply_slopes(const output<T> &p, const float (&sums)[2
         columns[i / 2 * 2] += stored.x;
         columns[i / 2 * 2 + 1] += stored.y;
     }
+}
+
+/* The sum over all rows of one of 32 columns, those that multiply_slopes added up for two times 16 units. */
+__device__ inline float sum_of_column(float (&columns)[8]) {
+    const unsigned lane = threadIdx.x % 32;
+    halve<8>(columns, lane & 16, 16);
+    halve<4>(columns, lane & 8, 8);
+    halve<2>(columns, lane & 4, 4);
+    return columns[0];
+}
+
+/* Which one, if the second 16 units begin so many units after the first. */
+__device__ inline unsigned column_of_lane(unsigned second) {
+    const unsigned lane = threadIdx.x % 32;
+    return (lane >> 4) * second + (lane >> 3 & 1) * 8 + lane % 4 * 2 + (lane >> 2 & 1);
 }
 
 /* 16 units of the weight gradient, [units][classes]. */
