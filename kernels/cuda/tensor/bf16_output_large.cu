@@ -163,6 +163,7 @@ __device__ void gradients(const output<T> &p, char *x, const char *w, const smal
             const unsigned at = 32 * (STEPS * warp + i);
             float sums[2][4] = {};
             multiply_gradients<T>(sums, all.w[i], grad, x + at, w + at, pitch);
+            __syncwarp(); /* all lanes have read X */
             multiply_slopes<A>(p, sums, x + at, pitch, columns + 4 * (i % 2));
         }
         all.below[step / 2] += sum_of_column(columns);
