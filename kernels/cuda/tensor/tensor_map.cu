@@ -32,7 +32,7 @@ void tensor_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t
     const CUresult result = encoder()(
         map, floats ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)memory,
         sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         cuda_note(fault, cudaErrorInvalidValue, "cuTensorMapEncodeTiled", __FILE__, __LINE__);
 }
