@@ -1,6 +1,7 @@
 /* Forward pass, backward pass and the attack of adversarial training: the order of GEMMs and ops. */
 #include "kernels/dropout.h"
 #include "src/nn/mlp.h"
+#include "src/nn/mlp_updates.h"
 
 static const void *layer_input(const struct mlp *mlp, size_t l, bool training) {
     if (l == 0) return training ? mlp->dropped_input : mlp->input;
@@ -43,8 +44,7 @@ static struct gemm_call layer_gemm(const struct mlp *mlp, size_t l, enum gemm_op
                               .beside_sums = mlp->beside_sums};
 }
 
-/* Records the time of a GEMM of layer l. */
-static void lap_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
+void mlp_lap_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
     static const enum profile_part part[] = {
         [GEMM_NN] = PART_GEMM_NN, [GEMM_TN] = PART_GEMM_TN, [GEMM_NT] = PART_GEMM_NT};
     mlp->compute->device.driver->lap(
@@ -54,7 +54,7 @@ static void lap_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
 
 static enum status run_gemm(struct mlp *mlp, size_t l, const struct gemm_call *call) {
     const enum status status = compute_gemm(mlp->compute, call);
-    lap_gemm(mlp, l, call);
+    mlp_lap_gemm(mlp, l, call);
     return status;
 }
 
@@ -132,9 +132,8 @@ static void activation_backward(struct mlp *mlp, void *ops_context, size_t l, si
     device_lap(&mlp->compute->device, PART_ELEMENTWISE);
 }
 
-/* The weight gradient of layer l from dL/dZ. from_gemm: was a GEMM the last to write dL/dZ? */
-static struct gemm_call weight_gradient(const struct mlp *mlp, size_t l, size_t rows, bool training,
-                                        double beta, bool from_gemm) {
+struct gemm_call mlp_weight_gradient(const struct mlp *mlp, size_t l, size_t rows, bool training, double beta,
+                                     bool from_gemm) {
     const struct mlp_layer *layer = &mlp->layer[l];
     struct gemm_call call =
         layer_gemm(mlp, l, GEMM_TN, rows, layer_input(mlp, l, training), layer->grad, layer->weight_grad);
@@ -193,139 +192,18 @@ static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const 
     return STATUS_OK;
 }
 
-/* The part of mlp->update from an element of the parameter arena on. */
-static struct weight_update update_from(const struct mlp *mlp, size_t first) {
-    struct weight_update update = *mlp->update;
-    update.rule = mlp_update_from(mlp, &update.rule, first);
-    return update;
-}
-
-/* .. that is for the weights of layer l. */
-static struct weight_update update_of(const struct mlp *mlp, size_t l) {
-    return update_from(mlp, mlp_first_weight(mlp, l));
-}
-
-/* Can the weight gradient of layer l update the weights? */
-static bool fuses_update(const struct mlp *mlp, size_t l, const struct gemm_call *call) {
-    if (!mlp->update) return false;
-    const struct weight_update update = update_of(mlp, l);
-    return compute_fuses_update(mlp->compute, call, &update);
-}
-
-/* Computes the weight gradient of layer l, unless update_weights will, and dL/dZ and bias gradient of the
+/* Computes the weight gradient of layer l, unless mlp_update_weights will, and dL/dZ and bias gradient of the
    layer below; only mlp_attack needs the input gradient of layer 0. *from_gemm: in, was a GEMM the last to
    write dL/dZ; out, that of the layer below? */
 static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
                                   double beta, bool *from_gemm) {
-    const struct gemm_call call = weight_gradient(mlp, l, rows, step != NULL, beta, *from_gemm);
+    const struct gemm_call call = mlp_weight_gradient(mlp, l, rows, step != NULL, beta, *from_gemm);
     enum status status = STATUS_OK;
-    mlp->layer[l].updated = fuses_update(mlp, l, &call);
+    mlp->layer[l].updated = mlp_fuses_update(mlp, l, &call);
     if (!mlp->layer[l].updated) status = run_gemm(mlp, l, &call);
     if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
     if (status || l == 0) return status;
     return input_gradient(mlp, l, rows, step, beta, !mlp->layer[l].updated || *from_gemm, from_gemm);
-}
-
-/* Several weight gradients that update their weights, from the last layer on: the next step begins with the
-   first, whose weights a cache then still has. */
-struct update_list {
-    size_t count, layer[PROFILE_MAX_LAYERS]; /* layer: of each weight gradient */
-    struct gemm_call call[PROFILE_MAX_LAYERS + MLP_MAX_RANGES];
-    struct weight_update update[PROFILE_MAX_LAYERS + MLP_MAX_RANGES];
-};
-
-static struct update_list list_updates(const struct mlp *mlp, size_t rows, const struct step_scalars *step) {
-    struct update_list list;
-    list.count = 0;
-    for (size_t l = mlp->depth; l-- > 0;) {
-        if (!mlp->layer[l].updated) continue;
-        list.layer[list.count] = l;
-        list.call[list.count] = weight_gradient(mlp, l, rows, step != NULL, 0, false);
-        list.update[list.count++] = update_of(mlp, l);
-    }
-    return list;
-}
-
-/* Adds all that no weight gradient updates, such as biases: their gradients are complete. Returns false if
-   the backend cannot update some of it. */
-static bool list_rest(const struct mlp *mlp, struct update_list *list) {
-    const size_t columns = 16;
-    struct mlp_range left[MLP_MAX_RANGES];
-    const size_t count = mlp_ranges_left(mlp, left);
-    bool all = true;
-    for (size_t i = 0; i < count && all; i++, list->count++) {
-        const struct weight_update update = update_from(mlp, left[i].first);
-        const size_t rows = left[i].count / columns;
-        const struct gemm_call call = {.dtype = mlp->activation_dtype,
-                                       .c_f32 = gemm_is_16bit(mlp->activation_dtype),
-                                       .op = GEMM_TN,
-                                       .m = rows,
-                                       .n = columns,
-                                       .lda = rows,
-                                       .ldb = columns,
-                                       .beta = 1,
-                                       .c = (void *)update.rule.grad,
-                                       .ldc = columns};
-        all = left[i].count % columns == 0 && compute_fuses_update(mlp->compute, &call, &update);
-        list->call[list->count] = call;
-        list->update[list->count] = update;
-    }
-    return all;
-}
-
-/* No launch of them fills a GPU from its start to its end: every second one runs on a second stream, until
-   aside_join. */
-static void spread(struct mlp *mlp, struct update_list *list) {
-    struct device *device = &mlp->compute->device;
-    device->driver->aside_begin(device);
-    for (size_t i = 0; i < list->count; i += 2) list->update[i].stream = device->driver->aside_stream(device);
-}
-
-static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) {
-    struct device *device = &mlp->compute->device;
-    enum status status = STATUS_OK;
-    if (mlp->updates_overlap) spread(mlp, list);
-    for (size_t i = 0; i < list->count && !status; i++) {
-        const size_t l = list->layer[i];
-        status = compute_gemm_update(mlp->compute, &list->call[i], &list->update[i], &mlp->layer[l].updated);
-        lap_gemm(mlp, l, &list->call[i]);
-    }
-    if (mlp->updates_overlap) device->driver->aside_join(device);
-    return status;
-}
-
-/* The same at once: *done, if the backend can. A float32 output layer in the list has a launch of its own:
-   aside. */
-static enum status update_at_once(struct mlp *mlp, struct update_list *list, bool *done) {
-    struct device *device = &mlp->compute->device;
-    const bool aside =
-        list->count > 1 && list->layer[0] + 1 == mlp->depth && !gemm_is_16bit(mlp->activation_dtype);
-    if (aside) {
-        device->driver->aside_begin(device);
-        list->update[0].stream = device->driver->aside_stream(device);
-    }
-    const enum status status =
-        compute_gemm_updates(mlp->compute, list->call, list->update, list->count, done);
-    if (aside) device->driver->aside_join(device);
-    return status;
-}
-
-/* Issues the weight gradients that update their weights, after all products that read these weights: at once
-   and with all that they do not update, if nothing times each, and the backend can. */
-static enum status update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
-    struct update_list list = list_updates(mlp, rows, step);
-    const size_t products = list.count;
-    bool done = false;
-    if (products == 0) return STATUS_OK;
-    if (mlp->updates_overlap) {
-        const bool all = list_rest(mlp, &list);
-        if (!all) list.count = products;
-        const enum status status = update_at_once(mlp, &list, &done);
-        mlp->rest_updated = all && done;
-        if (status || done) return status;
-    }
-    list.count = products;
-    return update_one_by_one(mlp, &list);
 }
 
 /* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. aside: that bias gradient is
@@ -338,7 +216,7 @@ static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const st
     device_range_begin(device, "backward");
     for (size_t l = depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
     if (aside) device->driver->aside_join(device);
-    if (!status && mlp->update) status = update_weights(mlp, rows, step);
+    if (!status && mlp->update) status = mlp_update_weights(mlp, rows, step);
     device_range_end(device);
     return status;
 }
@@ -361,7 +239,7 @@ static enum status output_layer(struct mlp *mlp, size_t rows, const struct step_
     if (l == 0 || masks_gradient(mlp, l, step)) return STATUS_OK;
     const struct gemm_epilogue bias = {.bias = last->bias, .activation = last->activation};
     const struct gemm_backward below = backward_of(mlp, l - 1);
-    const struct gemm_call gradient = weight_gradient(mlp, l, rows, step != NULL, 0, false);
+    const struct gemm_call gradient = mlp_weight_gradient(mlp, l, rows, step != NULL, 0, false);
     struct gemm_call logits = layer_gemm(mlp, l, GEMM_NN, rows, layer_input(mlp, l, step != NULL),
                                          last->gemm_weight, last->output),
                      input_gradient = input_gradient_call(mlp, l, rows, step);
@@ -374,7 +252,7 @@ static enum status output_layer(struct mlp *mlp, size_t rows, const struct step_
     layer.bias_grad = last->bias_grad;
     last->updated = false;
     const enum status status = compute_output_layer(mlp->compute, &layer, done);
-    if (*done) lap_gemm(mlp, l, &logits);
+    if (*done) mlp_lap_gemm(mlp, l, &logits);
     return status || !*done || !mlp->on_gradients ? status : mlp->on_gradients(mlp->on_gradients_self, l);
 }
 
