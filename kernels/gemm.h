@@ -103,7 +103,8 @@ struct gemm_call {
     bool a_unchanged, b_unchanged;
     /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
     bool beside_sums;
-    /* B was complete when the kernel issued last started: one that starts before that ends may read B. */
+    /* B was complete before the kernel issued last lets another one start: one that starts before that ends
+       may read B. */
     bool b_complete;
 };
 
@@ -255,9 +256,9 @@ struct gemm_backend {
     double light_multiplications;
 
     /* Weight gradients that update the weights themselves (kernels/ops.h), from the same sums as `gemm`, and
-       do not write C: `count` of them, of other weights each. With k == 0 and beta == 1 the gradient is C as
-       it is. The program asks `fuses_update` before, for each. GEMM_UNSUPPORTED for several: the program
-       makes them one by one. NULL: never; an op updates the weights after `gemm`. For built-in backends
+       do not write C: `count` of them, no two of the same weights. With k == 0 and beta == 1 the gradient is
+       C as it is. The program asks `fuses_update` before, for each. GEMM_UNSUPPORTED for several: the
+       program calls it for each. NULL: never; an op updates the weights after `gemm`. For built-in backends
        alone, because the verification of plug-ins does not cover it. */
     bool (*fuses_update)(void *context, const struct gemm_call *call, const struct weight_update *update);
     enum gemm_status (*gemm_update)(void *context, const struct gemm_call *calls,

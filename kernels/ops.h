@@ -102,8 +102,8 @@ struct weight_update {
     struct update rule;
     const struct step_scalars *step;
     const struct tally *guard; /* nothing changes once guard->bad_step is set */
-    void *stream;              /* (optional) to issue it on, instead of the backend's; in a list, with
-                                  those that the same launch does, which the first of them decides */
+    void *stream;              /* (optional) to issue it on, instead of the backend's; in a list only if it
+                                  has a launch of its own */
 };
 
 /* The output layer of a training step: logits, their softmax cross-entropy (as the op below), gradients of

@@ -66,15 +66,17 @@ static void every_shape_is_right(void **state) {
     }
 }
 
-/* With more than 128 rows: one turn of a thread block and several, the last rows of a tile, units of two
-   blocks. */
+/* Rows and units that only the kernel for many rows takes, and half precision: thread blocks without rows,
+   with 16 and with several times 16, the last rows of a tile, units of two blocks. */
 static void many_rows_are_right(void **state) {
     (void)state;
     static const struct {
         size_t rows, units, classes;
     } shapes[] = {{129, 504, 10},  {130, 8, 2},      {160, 520, 16},   {1024, 504, 10}, {257, 1032, 9},
                   {640, 2048, 10}, {2049, 1024, 10}, {4101, 136, 3},   {144, 2056, 10}, {333, 4096, 16},
-                  {2300, 4096, 5}, {1000, 2504, 10}, {4999, 2048, 10}, {2048, 3000, 7}};
+                  {2300, 4096, 5}, {1000, 2504, 10}, {4999, 2048, 10}, {2048, 3000, 7}, {128, 1032, 9},
+                  {15, 2056, 16},  {1, 1032, 10}};
+    static const size_t few[][2] = {{1, 8}, {16, 72}, {100, 504}, {128, 1024}};
     static const enum gemm_dtype halves[] = {GEMM_BF16, GEMM_F16};
     static const enum activation activations[] = {ACTIVATION_RELU, ACTIVATION_TANH, ACTIVATION_SIGMOID,
                                                   ACTIVATION_NONE, ACTIVATION_SCALED_TANH};
@@ -89,6 +91,13 @@ static void many_rows_are_right(void **state) {
                                                         .activation = activations[(i + t) % 5],
                                                         .smoothing = i % 3 ? 0 : 0.1,
                                                         .alpha = i % 2 ? 1 : 1.25});
+        for (size_t i = 0; i < 4 && halves[t] == GEMM_F16; i++)
+            check_shape(&compute, (struct output_shape){.dtype = GEMM_F16,
+                                                        .rows = few[i][0],
+                                                        .units = few[i][1],
+                                                        .classes = 10,
+                                                        .activation = activations[i],
+                                                        .alpha = 1});
         compute_close(&compute);
     }
 }
@@ -121,7 +130,8 @@ static void bad_labels_and_values_not_finite_are_a_bad_step(void **state) {
     }
 }
 
-/* Rows, units and classes beyond the kernel's, X that is not aligned, and logits with more than a bias. */
+/* Rows, units and classes beyond the kernels', X that is not aligned, logits with more than a bias, and,
+   beyond 128 rows, derivatives that read another matrix than X. */
 static void other_layers_are_refused(void **state) {
     (void)state;
     static const struct output_shape shapes[] = {
@@ -130,7 +140,9 @@ static void other_layers_are_refused(void **state) {
         {.rows = 128, .units = 504, .classes = 17, .alpha = 1},
         {.rows = 16, .units = 10, .classes = 4, .alpha = 1},
         {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .forward = ACTIVATION_RELU},
-        {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .pre = true}};
+        {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .pre = true},
+        {.rows = 300, .units = 504, .classes = 10, .alpha = 1, .apart = true},
+        {.rows = 300, .units = 504, .classes = 10, .alpha = 1, .activation = ACTIVATION_GELU}};
     for (size_t t = 0; t < TYPES; t++) {
         struct compute compute;
         open_output(&compute, types[t]);

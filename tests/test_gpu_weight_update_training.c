@@ -48,7 +48,8 @@ static double *trained(struct bench *bench, size_t *bytes) {
 /* One in half precision, one of more layers than a launch has: the last setting counts. */
 static const char *const recipes[] = {
     "", "momentum=0.9 nesterov=on weight-decay=0.001",
-    "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2", "optimizer=adam lr=0.001 precision=fp16",
+    "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2 input-dropout=0.1",
+    "optimizer=adam lr=0.001 precision=fp16",
     "layers=784-72-80-88-96-104-112-120-128-136-144-152-10 momentum=0.9 lr=0.01"};
 enum { RECIPES = 5, TRAININGS = RECIPES + 2 }; /* float32 is updated by sgd alone */
 

@@ -53,6 +53,33 @@ static void open_network(struct compute *compute, struct mlp *mlp, const char *a
     set_batch(mlp);
 }
 
+/* A second batch takes the place of the first, and the first that of the second. */
+static void the_next_batch_comes_and_goes(void **state) {
+    (void)state;
+    struct compute compute;
+    struct mlp mlp;
+    support_open(&compute, "serial", 1);
+    open_network(&compute, &mlp, "tanh", "f64");
+    const void *const first = mlp.input;
+    const double loss = loss_of(&mlp, false);
+    assert_status(mlp_open_next(&mlp), STATUS_OK);
+    for (size_t i = 0; i < ROWS * INPUTS; i++) ((double *)mlp.next.input)[i] = 0.5;
+    for (size_t r = 0; r < ROWS; r++) mlp.next.labels[r] = 0;
+    mlp_advance(&mlp);
+    assert_ptr_equal(mlp.dropped_input, mlp.input);
+    assert_ptr_equal(mlp.next.input, first);
+    const double other = loss_of(&mlp, false);
+    assert_true(fabs(other - loss) > 1e-3);
+    mlp_advance(&mlp);
+    assert_true(loss_of(&mlp, false) == loss);
+    set_batch(&mlp);
+    for (size_t i = 0; i < ROWS * INPUTS; i++) ((double *)mlp.input)[i] = 0.5;
+    for (size_t r = 0; r < ROWS; r++) mlp.labels[r] = 0;
+    assert_true(loss_of(&mlp, false) == other);
+    mlp_close(&mlp);
+    compute_close(&compute);
+}
+
 /* Every weight and bias, in float64. */
 static void gradients_match_finite_differences(void **state) {
     (void)state;
@@ -322,6 +349,7 @@ static void too_large_a_network(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_finite_differences),
+        cmocka_unit_test(the_next_batch_comes_and_goes),
         cmocka_unit_test(every_backend_has_the_reference_gradients),
         cmocka_unit_test(epilogues_are_used_where_offered),
         cmocka_unit_test(one_seed_one_network),

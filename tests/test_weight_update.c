@@ -148,8 +148,8 @@ static void each_parameter_is_updated_once(void **state) {
     }
 }
 
-/* No list, and no call of it, escapes an audit. */
-static void audits_see_each_call(void **state) {
+/* While an audit is on, no list is issued at once. */
+static void a_list_is_refused_beside_an_audit(void **state) {
     (void)state;
     memset(&fake, 0, sizeof fake);
     fake.lists = true;
@@ -170,6 +170,6 @@ static void audits_see_each_call(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_parameter_is_updated_once),
-                                       cmocka_unit_test(audits_see_each_call)};
+                                       cmocka_unit_test(a_list_is_refused_beside_an_audit)};
     return cmocka_run_group_tests_name("weight update", tests, NULL, NULL);
 }

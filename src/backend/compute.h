@@ -72,7 +72,8 @@ bool compute_fuses_update(struct compute *compute, const struct gemm_call *call,
 enum status compute_gemm_update(struct compute *compute, const struct gemm_call *call,
                                 const struct weight_update *update, bool *updated);
 
-/* Several such calls at once, if the backend can and no audit may be due (compute->audit is NULL): *done. */
+/* Several such calls, at least one, at once, if the backend can and no audit may be due (compute->audit is
+   NULL): *done. */
 enum status compute_gemm_updates(struct compute *compute, const struct gemm_call *calls,
                                  const struct weight_update *updates, size_t count, bool *done);
 

@@ -65,7 +65,9 @@ static enum status overlapped_gradients(struct trainer *trainer, size_t first, s
         const struct batch_part next = whole_batch(trainer, step + 1, engine_rows(trainer, step + 1));
         gather(trainer, device->driver->aside_begin(device), &next, mlp->next.input, mlp->next.labels);
     }
-    return gathered_gradients(trainer, &whole);
+    const enum status status = gathered_gradients(trainer, &whole);
+    if (status && step + 1 < end) device->driver->aside_join(device); /* a capture ends with all joined */
+    return status;
 }
 
 static enum status run_step(struct trainer *trainer, size_t first, size_t step, size_t end) {

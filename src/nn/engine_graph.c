@@ -24,7 +24,10 @@ static bool open_graph(struct trainer *trainer, char *why, size_t size) {
 static enum status capture(struct trainer *trainer) {
     struct device *device = &trainer->compute->device;
     struct audit *const audit = trainer->compute->audit;
-    enum status status = device->driver->begin_capture(device);
+    const bool gathers_ahead =
+        device->driver->aside_begin && trainer->mlp.adversarial == 0 && trainer->parallel.parts == 1;
+    enum status status = gathers_ahead ? mlp_open_next(&trainer->mlp) : STATUS_OK;
+    if (!status) status = device->driver->begin_capture(device);
     if (status) return status;
     size_t all = trainer->steps;
     trainer->compute->audit = NULL;                             /* nothing is computed yet */

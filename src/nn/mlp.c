@@ -64,10 +64,6 @@ static void lay_out_activations(struct mlp *mlp, struct arena *arena) {
     if (mlp->adversarial > 0) mlp->input_grad = arena_take(arena, rows, mlp->layer[0].in, size);
     if (mlp->adversarial > 0 && mlp->input_dropout > 0) mlp->dropped_input = mlp->input_grad;
     mlp->labels = arena_take(arena, rows, 1, 1);
-    if (mlp->compute->device.driver->aside_begin && mlp->adversarial == 0) {
-        mlp->next.input = arena_take(arena, rows, mlp->layer[0].in, size);
-        mlp->next.labels = arena_take(arena, rows, 1, 1);
-    }
     for (size_t l = 0; l < mlp->depth; l++) {
         struct mlp_layer *layer = &mlp->layer[l];
         layer->pre = arena_take(arena, rows, layer->ld, size);
@@ -167,6 +163,35 @@ enum status mlp_open(struct mlp *mlp, struct compute *compute, const struct conf
     return status;
 }
 
+static void lay_out_next(struct mlp *mlp, struct arena *arena) {
+    mlp->next.input = arena_take(arena, mlp->capacity, mlp->layer[0].in, dtype_size(mlp->activation_dtype));
+    mlp->next.labels = arena_take(arena, mlp->capacity, 1, 1);
+}
+
+enum status mlp_open_next(struct mlp *mlp) {
+    struct device *device = &mlp->compute->device;
+    struct arena arena = {0};
+    if (mlp->next.input) return STATUS_OK;
+    lay_out_next(mlp, &arena);
+    arena.base = mlp->next.memory = device->driver->alloc(device, arena.used);
+    if (!arena.base)
+        return status_context(STATUS_FAILED, "the images of the next batch need %s",
+                              text_bytes((double)arena.used).text);
+    arena.used = 0;
+    lay_out_next(mlp, &arena);
+    return STATUS_OK;
+}
+
+void mlp_advance(struct mlp *mlp) {
+    void *const input = mlp->input;
+    uint8_t *const labels = mlp->labels;
+    if (mlp->dropped_input == input) mlp->dropped_input = mlp->next.input;
+    mlp->input = mlp->next.input;
+    mlp->labels = mlp->next.labels;
+    mlp->next.input = input;
+    mlp->next.labels = labels;
+}
+
 void mlp_close(struct mlp *mlp) {
     if (!mlp->compute) return;
     struct device *device = &mlp->compute->device;
@@ -174,6 +199,7 @@ void mlp_close(struct mlp *mlp) {
     device->driver->free(device, mlp->gradients);
     device->driver->free(device, mlp->activations);
     device->driver->free(device, mlp->low_precision);
+    device->driver->free(device, mlp->next.memory);
     for (size_t i = 0; i < mlp->state_count; i++) device->driver->free(device, mlp->state[i].memory);
     *mlp = (struct mlp){0};
 }

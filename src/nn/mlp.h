@@ -62,17 +62,17 @@ struct mlp {
     const struct weight_update *update;
     bool rest_updated;    /* the last mlp_backward has also updated what no weight gradient updates */
     bool updates_overlap; /* updating weight gradients may run at once, or they and the bias gradient of the
-                             output layer beside other work (aside_begin in device.h) */
+                             output layer beside other work (aside_begin in device.h), and the images of the
+                             next batch, if it has memory, may be gathered beside a step */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
     void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
     void *input_grad;    /* dL/d input, for mlp_attack; may share the memory of dropped_input */
     uint8_t *labels;     /* [capacity] */
-    /* Of the next batch, which may be gathered beside a step; NULL if no device can. */
     struct {
-        void *input;
+        void *input, *memory;
         uint8_t *labels;
-    } next;
+    } next;                                     /* batch; NULL before mlp_open_next */
     void *parameters, *gradients, *activations; /* the arenas */
     void *low_precision; /* copy of the parameters in activation_dtype; NULL if that equals dtype */
     struct mlp_state state[MLP_MAX_STATE];
@@ -120,12 +120,15 @@ struct mlp_range {
 enum { MLP_MAX_RANGES = PROFILE_MAX_LAYERS + 1 };
 size_t mlp_ranges_left(const struct mlp *mlp, struct mlp_range *list);
 
+/* Memory for a second batch, next.input and next.labels, which may be gathered while this one is used. */
+enum status mlp_open_next(struct mlp *mlp);
+
+/* After mlp_open_next: exchanges `input` and `labels` with those of the next batch. */
+void mlp_advance(struct mlp *mlp);
+
 /* Computes each layer's Z and Y for the first `rows` rows of `input`. In training, `step` (device memory) has
    the scalars of the step, and dropout is applied: to the input in place, unless the training is adversarial.
    In evaluation `step` is NULL. */
-/* Makes the next batch this one. */
-void mlp_advance(struct mlp *mlp);
-
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
 /* The hidden layers alone, in evaluation. */

@@ -99,16 +99,6 @@ static enum status forward(struct mlp *mlp, size_t first, size_t end, size_t row
     return status;
 }
 
-void mlp_advance(struct mlp *mlp) {
-    void *const input = mlp->input;
-    uint8_t *const labels = mlp->labels;
-    if (mlp->dropped_input == input) mlp->dropped_input = mlp->next.input;
-    mlp->input = mlp->next.input;
-    mlp->labels = mlp->next.labels;
-    mlp->next.input = input;
-    mlp->next.labels = labels;
-}
-
 enum status mlp_forward(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
     bool from_gemm = false;
     return forward(mlp, 0, mlp->depth, rows, step, &from_gemm);

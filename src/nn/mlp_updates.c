@@ -87,8 +87,7 @@ static enum status update_one_by_one(struct mlp *mlp, struct update_list *list) 
     return status;
 }
 
-/* The same at once: *done, if the backend can. A float32 output layer in the list has a launch of its own:
-   aside. */
+/* The same at once: *done, if the backend can. A float32 output layer may have a launch of its own: aside. */
 static enum status update_at_once(struct mlp *mlp, struct update_list *list, bool *done) {
     struct device *device = &mlp->compute->device;
     const bool aside =

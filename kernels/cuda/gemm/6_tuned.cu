@@ -199,7 +199,8 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
         if (kernel_of(i) == LIBRARY) return GEMM_UNSUPPORTED;
     for (size_t i = 0, done; i < count; i += done) {
         const enum kernel kernel = kernel_of(i);
-        cudaStream_t stream = updates[i].stream ? (cudaStream_t)updates[i].stream : context->stream;
+        const bool aside = updates[i].stream && (count == 1 || kernel == FEW_ROWS_TN);
+        cudaStream_t stream = aside ? (cudaStream_t)updates[i].stream : context->stream;
         cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
         for (done = 1; i + done < count && kernel != FEW_ROWS_TN && kernel_of(i + done) == kernel;) done++;
         if (kernel == GRADIENT) bf16_gradient_update(calls + i, updates + i, done, launcher);

@@ -32,7 +32,7 @@ struct places {
 
     __host__ __device__ places(unsigned padded, unsigned classes)
         : pitch(padded * 2 + 16), x(0), w(x + ROWS * pitch), read(w + MOST_CLASSES * pitch),
-          sums(read + ROWS * pitch), count((padded * (classes + 1) + classes + 3) / 4 * 4) {
+          sums(read + ROWS * pitch), count(count_of_sums(padded, classes)) {
         bytes = sums + count * sizeof(float);
     }
 };
@@ -81,7 +81,7 @@ __device__ void logits(const bf16_layer &p, small_parts &parts, unsigned row0, f
 __device__ void losses_and_biases(const bf16_layer &p, char *shared, const places &at, small_parts &parts,
                                   unsigned row0, unsigned rank) {
     const unsigned lane = threadIdx.x % 32, row = lane % ROWS;
-    partial_loss mine = {0, 0};
+    __align__(16) partial_loss mine = {0, 0};
     float total = 0;
     if (lane < ROWS && row0 + row < p.m) mine = loss_of(p, parts.row[row]);
     sum_over_lanes<ROWS>(mine);

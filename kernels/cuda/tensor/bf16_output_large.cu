@@ -49,7 +49,7 @@ struct small_parts {
     __align__(16) char grad[LOGITS * 2];                   /* of the logits */
     row_sums row[ROWS];
     partial_loss totals[WARPS / 2];
-    uint64_t heard; /* from_other is there */
+    uint64_t arrived[2]; /* from_other is there */
 };
 
 /* The units of a block. */
@@ -120,10 +120,11 @@ __device__ float with_other(small_parts &parts, unsigned tile, float total) {
 #pragma unroll
     for (int i = 0; i < 4; i++) (&four.x)[i] = __float_as_uint(__shfl_sync(~0u, total, lane + i));
     float *const from_other = &parts.from_other[tile % 2][0][0];
-    if (thread == 0) mbarrier_expect_tx(&parts.heard, LOGITS * sizeof(float));
+    uint64_t *const arrived = &parts.arrived[tile % 2];
+    if (thread == 0) mbarrier_expect_tx(arrived, LOGITS * sizeof(float));
     if (thread % 4 == 0)
-        cluster_send((const uint4 *)(from_other + thread), cluster_rank() ^ 1, four, &parts.heard);
-    mbarrier_wait(&parts.heard, tile);
+        cluster_send((const uint4 *)(from_other + thread), cluster_rank() ^ 1, four, arrived);
+    mbarrier_wait(arrived, tile / 2);
     return total + from_other[thread];
 }
 
@@ -241,7 +242,8 @@ __global__ void __launch_bounds__(THREADS) large_output_kernel(large_output<T> p
     const output<T> own = part_of(p, part);
     const rows_of_block rows(group, gridDim.x / p.parts, own.m);
     totals<STEPS> all = {};
-    if (threadIdx.x == 0) mbarrier_init(&parts.heard);
+    if (threadIdx.x == 0)
+        for (uint64_t &barrier : parts.arrived) mbarrier_init(&barrier);
     __syncthreads();
     cluster_arrive_relaxed();
     if (!own.w_early) wait_for_kernels_before();
@@ -257,7 +259,7 @@ __global__ void __launch_bounds__(THREADS) large_output_kernel(large_output<T> p
     keep_totals<STEPS>(own, sums, parts, all, part ? NULL : p.losses + group);
     cluster_barrier();
     for (unsigned e = 4 * (rank / p.parts * THREADS + threadIdx.x); e < p.count; e += 4 * mates * THREADS) {
-        float total[4] = {};
+        __align__(16) float total[4] = {};
         for (unsigned mate = 0; mate < mates; mate++) {
             const uint4 words = cluster_load((const uint4 *)(sums + e), mate * p.parts + part);
 #pragma unroll
@@ -287,7 +289,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     __shared__ float4 some[SUM_WARPS][32];
     const unsigned part = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
                    e = 4 * (blockIdx.x * 32 + lane);
-    float total[4] = {};
+    __align__(16) float total[4] = {};
     wait_for_kernels_before();
     start_next_kernel();
     const float *from = p.sums + (size_t)part * p.count + e;
@@ -345,7 +347,7 @@ void start(const struct output_layer *layer, const struct large_output_clusters 
     large_output<T> p = {.layer = output_of<T>(layer, shape<STEPS>::PADDED)};
     const output<T> &all = p.layer;
     p.parts = blocks_for(all.units, all.padded);
-    p.count = (all.padded * (all.classes + 1) + all.classes + 3) / 4 * 4;
+    p.count = count_of_sums(all.padded, all.classes);
     const unsigned clusters = divide(&p, most), blocks = p.parts * p.mates;
     p.losses = (partial_loss *)reduction->scratch;
     p.sums = (float *)(p.losses + clusters * p.mates);

@@ -127,7 +127,13 @@ __device__ inline void keep_products(float *to, unsigned classes, const float (&
     }
 }
 
-/* Stores four sums from e on: [padded][classes] of W, [padded] of the bias below, [classes] of the bias. */
+/* The sums of a block: [padded][classes] of W, [padded] of the bias below, [classes] of the bias; a multiple
+   of four. */
+__host__ __device__ inline unsigned count_of_sums(unsigned padded, unsigned classes) {
+    return (padded * (classes + 1) + classes + 3) / 4 * 4;
+}
+
+/* Stores four of them from e on. */
 template <typename T>
 __device__ inline void store_sums(const output<T> &p, unsigned e, const float (&sums)[4]) {
     const unsigned weights = p.padded * p.classes;

@@ -95,7 +95,7 @@ bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm
 /* Is it faster than cuBLAS and float32_gemm for this call? */
 bool bf16x6_pays(const struct gemm_call *call);
 
-/* Can it do this update, for a call that it takes? */
+/* Can it do this update, for a call that it takes, or one with k == 0? */
 bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update);
 
 /* For calls that bf16x6_supports; errors go to launcher.fault. */

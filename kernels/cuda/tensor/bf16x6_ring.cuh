@@ -130,6 +130,7 @@ template <bool A_T, typename P> struct schedule {
         if constexpr (A_T) {
             const unsigned least = tiles / p.clusters, more = tiles - least * p.clusters;
             unsigned left = least + (turn < more);
+            if (!left) return;
             auto tile = place_of(p, turn * least + (turn < more ? turn : more));
             for (bool reads_a = true; left; left--) {
                 body(tile, reads_a);
