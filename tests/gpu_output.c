@@ -202,7 +202,8 @@ void output_check(const struct output_shape *shape, const struct output_operands
     const size_t rows = shape->rows, units = shape->units, classes = shape->classes;
     double *const grad = calloc(rows * 16, sizeof *grad), *const below = calloc(units * 2, sizeof *below),
                   *const w = calloc(units * classes * 2, sizeof *w), loss = 0, bias[16][2] = {{0}};
-    /* Sums of what is stored are float32, of up to 5,000 terms; those that cancel may be off by `least`. */
+    /* Sums of what is stored are float32: a few hundred additions, some of them truncated by tensor cores, of
+       2^-24 each. What cancels may be off by `least`. */
     const double ulp = error_of(shape), scale = scale_of(shape), least = 1e-9 * scale,
                  of_sum = shape->dtype == GEMM_F32 ? ulp : 0x1p-16;
     size_t hits = 0;
@@ -243,6 +244,7 @@ void output_check(const struct output_shape *shape, const struct output_operands
     for (size_t c = 0; c < classes; c++)
         assert_close(scale * values_get(outcome->result[BIAS_GRAD], c), bias[c][0],
                      of_sum * bias[c][1] + least, "bias gradient", c);
+    /* exp of float32, of a few units in the last place */
     assert_close(outcome->tally.loss_sum, 1 + loss, 1e-5 * loss, "loss of image", rows);
     assert_close(values_get(outcome->result[LOSS], 0), loss / (double)rows, 1e-5 * loss / (double)rows,
                  "mean loss", 0);

@@ -72,7 +72,7 @@ struct mlp {
     struct {
         void *input, *memory;
         uint8_t *labels;
-    } next;                                     /* batch; NULL before mlp_open_next */
+    } next;                                     /* of the next batch; NULL before mlp_open_next */
     void *parameters, *gradients, *activations; /* the arenas */
     void *low_precision; /* copy of the parameters in activation_dtype; NULL if that equals dtype */
     struct mlp_state state[MLP_MAX_STATE];

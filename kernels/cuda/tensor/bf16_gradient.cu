@@ -246,11 +246,10 @@ struct gradient_launch {
     }
 };
 
-/* An update whose gradient C has, of few weights: the op has more bytes in flight. */
-bool is_small_update(const struct gemm_call *call) {
-    const size_t most = (size_t)1 << 16;
-    return gemm_is_16bit(call->dtype) && call->c_f32 && call->k == 0 && call->beta == 1 && call->m &&
-           call->n && call->m <= most / call->n && call->n % 4 == 0 && aligned(call->c, call->ldc, 4, 16);
+/* Without a product, in packs of four. */
+bool takes_small_update(const struct gemm_call *call) {
+    return gemm_is_16bit(call->dtype) && call->c_f32 && is_small_update(call) && call->n % 4 == 0 &&
+           aligned(call->c, call->ldc, 4, 16);
 }
 
 } // namespace
@@ -269,8 +268,8 @@ bool bf16_gradient_takes(const struct gemm_call *call) {
 
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update) {
     const struct update &rule = update->rule;
-    return (bf16_gradient_takes(call) || is_small_update(call)) && rule.method != UPDATE_NONE && !rule.clip &&
-           !rule.average && rule.rounded && aligned(rule.weights, call->ldc, 4, 16) &&
+    return (bf16_gradient_takes(call) || takes_small_update(call)) && rule.method != UPDATE_NONE &&
+           !rule.clip && !rule.average && rule.rounded && aligned(rule.weights, call->ldc, 4, 16) &&
            aligned(rule.moment1, call->ldc, 4, 16) && aligned(rule.moment2, call->ldc, 4, 16) &&
            aligned(rule.rounded, call->ldc, 2, 8);
 }

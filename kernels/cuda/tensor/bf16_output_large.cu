@@ -2,8 +2,8 @@
    sum over its thread blocks: logits, softmax cross-entropy, gradients of weights and biases, and input
    gradient with the backward epilogue of the layer below.
 
-   Idea       These are five kernels, bound by the bytes of X and of its gradient: X is read three times. Here
-              a block has 16 rows of X at a time in shared memory, reads them once, and replaces them by their
+   Idea       Apart, these are five kernels, bound by the bytes of X and of its gradient: X is read three
+              times. Here a block has 16 rows of X at a time in shared memory, and replaces them by their
               gradient. Weight gradients stay in registers over all rows of the block, and are added over the
               blocks at the end: over a cluster through distributed shared memory, then over all clusters.
    Layout     Two stages of X [16 rows][units], W^T [16 classes][units]. 16 bytes more in a row: ldmatrix has
@@ -28,7 +28,7 @@ const unsigned ROWS = OUTPUT_ROWS, WARPS = 16, THREADS = 32 * WARPS;
 const unsigned LOGITS = ROWS * MOST_CLASSES, MOST_PARTS = 2;
 const unsigned SUM_WARPS = 8, SUM_THREADS = 32 * SUM_WARPS; /* of the kernel that adds the sums */
 
-/* A thread block has parts of units: warp w the 16 STEPS from 16 STEPS w on. */
+/* Warp w of a thread block has the 16 STEPS units from 16 STEPS w on. */
 template <unsigned STEPS> struct shape {
     static constexpr unsigned PADDED = 16 * STEPS * WARPS, PITCH = PADDED * 2 + 16, STAGE = ROWS * PITCH;
     static constexpr unsigned W = 2 * STAGE, BYTES = W + MOST_CLASSES * PITCH;
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(THREADS) large_output_kernel(large_output<T> p
     wait_for_kernels_before();
     start_next_kernel();
     for (unsigned tile = 0; tile < 2; tile++) load_rows<STEPS>(own, rows, tile, shared);
-    cluster_wait(); /* the other block's barrier is ready */
+    cluster_wait(); /* the other block's barriers are ready */
     __syncthreads();
     work<STEPS>(p, own, rows, part, shared, parts, all);
     __syncthreads(); /* stages and W are free */
@@ -282,11 +282,12 @@ template <typename T> __device__ void add_losses(const large_output<T> &p, unsig
         tally_batch(*p.layer.tally, loss, p.layer.m, p.layer.loss, p.layer.tally, p.layer.counted);
 }
 
-/* Adds the sums of all clusters: a warp those of every WARPS-th cluster, then one of them all of these. */
+/* Adds the sums of all clusters: each warp those of every SUM_WARPS-th, then the first warp those of the
+   others. */
 template <typename T>
 __global__ void __launch_bounds__(SUM_THREADS)
     large_output_sums_kernel(large_output<T> p, unsigned clusters) {
-    __shared__ float4 some[SUM_WARPS][32];
+    __shared__ float4 of_warp[SUM_WARPS][32];
     const unsigned part = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
                    e = 4 * (blockIdx.x * 32 + lane);
     __align__(16) float total[4] = {};
@@ -299,7 +300,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 #pragma unroll
         for (int i = 0; i < 4; i++) total[i] += (&one.x)[i];
     }
-    some[warp][lane] = *(const float4 *)total;
+    of_warp[warp][lane] = *(const float4 *)total;
     __syncthreads();
     if (warp) {
         if (warp == 1 && blockIdx.x == 0 && part == 0) add_losses(p, clusters * p.mates);
@@ -307,7 +308,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     }
     for (unsigned other = 1; other < SUM_WARPS; other++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) total[i] += (&some[other][lane].x)[i];
+        for (int i = 0; i < 4; i++) total[i] += (&of_warp[other][lane].x)[i];
     if (e < p.count) store_sums(part_of(p, part), e, total);
 }
 

@@ -46,21 +46,14 @@ bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm
            !(call->op == GEMM_TN && (call->epilogue || call->backward));
 }
 
-/* An update whose gradient C has, of few weights: the op has more bytes in flight. */
-static bool is_small_update(const struct gemm_call *call) {
-    const size_t most = (size_t)1 << 16;
-    return call->dtype == GEMM_F32 && call->k == 0 && call->beta == 1 && call->m && call->n &&
-           call->ldc == call->n && call->m <= most / call->n;
-}
-
 bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update) {
     const struct update &rule = update->rule;
     const auto fits = [&](const void *array) {
         return !array || call->k == 0 || tensor_map_fits(array, call->ldc, sizeof(float));
     };
-    return ((call->k && call->op == GEMM_TN && call->beta == 0) || is_small_update(call)) &&
-           rule.method == UPDATE_SGD && !rule.clip && !rule.average && !rule.rounded && fits(rule.weights) &&
-           fits(rule.moment1);
+    const bool alone = call->dtype == GEMM_F32 && call->ldc == call->n && is_small_update(call);
+    return ((call->k && call->op == GEMM_TN && call->beta == 0) || alone) && rule.method == UPDATE_SGD &&
+           !rule.clip && !rule.average && !rule.rounded && fits(rule.weights) && fits(rule.moment1);
 }
 
 /* Measured on an H100, in training steps of batches of 128 to 1024. The smallest dimension is mostly the
