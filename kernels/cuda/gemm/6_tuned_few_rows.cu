@@ -13,7 +13,7 @@
 
 static const size_t FEW = 1024; /* rows */
 static const unsigned CLASSES = 16;
-static const unsigned NN_THREADS = 1024, NN_ROWS = 1;
+static const unsigned NN_THREADS = 1024;
 static const int BATCH = 11; /* loads of a thread before the first use */
 static const unsigned NT_THREADS = 256, NT_COLUMNS = 8,
                       OWNED = NT_COLUMNS / 2; /* OWNED: columns of a thread */
@@ -40,37 +40,32 @@ __global__ void __launch_bounds__(NN_THREADS)
     few_rows_kernel(const T *__restrict__ a, size_t lda, const T *__restrict__ b, size_t ldb, size_t k,
                     sink<C> out) {
     typedef real<T> R;
-    __shared__ R partial[NN_ROWS][NN_THREADS];
+    __shared__ R partial[NN_THREADS];
     const unsigned n = (unsigned)out.n, groups = NN_THREADS / n, group = threadIdx.x / n, j = threadIdx.x % n;
-    const size_t row = (size_t)blockIdx.x * NN_ROWS, last = out.m - 1;
-    R sums[NN_ROWS] = {};
+    const size_t row = blockIdx.x;
+    R sum = 0;
     for (size_t first = group; group < groups && first < k; first += (size_t)groups * BATCH) {
-        R x[NN_ROWS][BATCH], w[BATCH];
+        R x[BATCH], w[BATCH];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const size_t p = first + (size_t)i * groups;
             w[i] = p < k ? R(b[p * ldb + j]) : R(0);
-#pragma unroll
-            for (unsigned r = 0; r < NN_ROWS; r++)
-                x[r][i] = p < k ? R(a[(row + r < last ? row + r : last) * lda + p]) : R(0);
+            x[i] = p < k ? R(a[row * lda + p]) : R(0);
         }
 #pragma unroll
-        for (int i = 0; i < BATCH; i++)
-#pragma unroll
-            for (unsigned r = 0; r < NN_ROWS; r++) sums[r] = fma(x[r][i], w[i], sums[r]);
+        for (int i = 0; i < BATCH; i++) sum = fma(x[i], w[i], sum);
     }
-#pragma unroll
-    for (unsigned r = 0; r < NN_ROWS; r++) partial[r][threadIdx.x] = sums[r];
+    partial[threadIdx.x] = sum;
     __syncthreads();
 
     /* a warp for each element of C */
-    const unsigned element = threadIdx.x / 32, lane = threadIdx.x % 32, r = element / n, column = element % n;
-    if (r >= NN_ROWS || row + r > last) return;
+    const unsigned column = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (column >= n) return;
     R total = 0;
-    for (unsigned i = lane; i < groups; i += 32) total += partial[r][i * n + column];
+    for (unsigned i = lane; i < groups; i += 32) total += partial[i * n + column];
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) total += __shfl_xor_sync(0xffffffffu, total, offset);
-    if (lane == 0) out.store(row + r, column, total);
+    if (lane == 0) out.store(row, column, total);
 }
 
 /* Adds the column sums of all threads: those of a warp, then those of the warps. */
@@ -150,8 +145,7 @@ void few_rows_gemm(const struct gemm_call *call, cuda_launcher &launcher) {
                       (const float *)call->b, call->ldb, (unsigned)call->k, sink<float>(*call),
                       slope<float>(*call));
     with_types(call, [&]<typename T, typename C>() {
-        launch(launcher, "few_rows_kernel", few_rows_kernel<T, C>, dim3(blocks_for(call->m, NN_ROWS)),
-               NN_THREADS, 0, (const T *)call->a, call->lda, (const T *)call->b, call->ldb, call->k,
-               sink<C>(*call));
+        launch(launcher, "few_rows_kernel", few_rows_kernel<T, C>, dim3((unsigned)call->m), NN_THREADS, 0,
+               (const T *)call->a, call->lda, (const T *)call->b, call->ldb, call->k, sink<C>(*call));
     });
 }
