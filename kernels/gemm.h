@@ -104,7 +104,7 @@ struct gemm_call {
     /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
     bool beside_sums;
     /* B was complete before the kernel issued last lets another one start: one that starts before that ends
-       may read B. */
+       may read B. In gemm_update, A was, too. */
     bool b_complete;
 };
 

@@ -110,7 +110,7 @@ static bf16x6_product product_of(const bf16x6_workspace &workspace, const gemm_c
                         .n = (unsigned)call.n,
                         .k = (unsigned)call.k,
                         .rows = (unsigned)row_tiles(&call),
-                        .b_early = call.b_complete,
+                        .early = call.b_complete,
                         .a_values = (const float *)call.a,
                         .b_values = (const float *)call.b,
                         .a_row = a_t ? 1 : call.lda,
@@ -132,6 +132,7 @@ static bf16x6_product product_of(const bf16x6_workspace &workspace, const gemm_c
 void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_call *call,
                  cuda_launcher &launcher) {
     bf16x6_product p = product_of(*workspace, *call);
+    if (call->op == GEMM_TN) p.early = false; /* the kernel reads A as early as B */
     if (!launcher.describe) map_all(p, *call, launcher.fault);
     if (!launcher.fault->message[0])
         bf16x6_launch(call->op, p, sink<float>(*call), slope<float>(*call), launcher);
@@ -145,6 +146,7 @@ static bf16x6_gradient gradient_of(bf16x6_product &p, const gemm_call &call, con
     bf16x6_gradient one = {.a = p.a,
                            .b = p.b,
                            .array = {(float *)rule.weights, (float *)rule.moment1},
+                           .early = p.early,
                            .alpha = (float)call.alpha,
                            .c = (float *)rule.weights,
                            .ldc = call.ldc,

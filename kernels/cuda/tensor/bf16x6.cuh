@@ -27,7 +27,7 @@ struct bf16x6_product {
     unsigned rows, columns; /* tiles */
     unsigned clusters;      /* of the grid; each has one or more tiles */
     unsigned parts;         /* of k, one for each thread block of a cluster: 1, 2, 3, 4, 5 or 8 */
-    bool b_early;           /* b_complete of the call */
+    bool early;             /* b_complete of the call */
     /* Of each part: its first stage of k, and the first octet (eight columns of a tile) that its block
        finishes. The device would divide slowly. */
     unsigned stage[BF16X6_MOST_PARTS + 1], octet[BF16X6_MOST_PARTS + 1];
@@ -42,6 +42,7 @@ struct bf16x6_gradient {
     CUtensorMap a, b, map[2];
     float *array[2];
     static constexpr float beta = 0;
+    bool early;      /* b_complete of the call */
     float alpha, *c; /* c: the weights */
     size_t ldc;
     unsigned m, n, k, rows, columns;
@@ -63,7 +64,6 @@ struct bf16x6_gradients {
     bf16x6_rest rest[BF16X6_MOST_RESTS];
     unsigned rests;
     unsigned tiles, clusters;
-    bool b_early; /* never: the kernel before writes B */
     /* As of each: all have the same k. With parts of k there is only one. */
     unsigned parts, stage[BF16X6_MOST_PARTS + 1], octet[BF16X6_MOST_PARTS + 1];
     update_rule<float> rule;

@@ -99,7 +99,7 @@ template <unsigned W> static __device__ void put_planes(char *at, const float (&
 template <bool A_T>
 static __device__ void split_b_by_k(char *planes, const char *tile, unsigned warp, unsigned lane) {
     const unsigned quarter = lane / 8, second = lane / 4 % 2, eight = lane % 4;
-#pragma unroll
+#pragma unroll 2
     for (unsigned i = 0; i < 4; i++) {
         const unsigned box = i % 2, part = i / 2,
                        row = A_T ? part * 8 + (quarter ^ second * 5) : (quarter + part * 4) ^ second * 9,
@@ -132,7 +132,7 @@ static __device__ void split_b_by_k_wide(char *planes, const char *tile, unsigne
 template <unsigned W>
 static __device__ void split_b_by_columns(char *planes, const char *tile, unsigned warp, unsigned lane) {
     const unsigned step = lane / 8;
-#pragma unroll
+#pragma unroll 1 /* less code: the first time, instructions come from the L2 cache */
     for (unsigned i = 0; i < (W + 31) / 32; i++) {
         const unsigned row = (warp + 4 * i) * 8 + lane % 8;
         const char *const from = tile + step / 2 * (W * LINE);

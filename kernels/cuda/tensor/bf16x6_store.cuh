@@ -95,6 +95,22 @@ template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
         return slots[i * 32];
     }
 
+    /* The sums in slots that are not finite, anew, in float32 arithmetic: an infinity, split, becomes NaN. */
+    __device__ void repair() const {
+#pragma unroll 1
+        for (unsigned e = 0; e < 4 * own.count; e++) {
+            const unsigned y = row + e / 2 % 2 * ROWS_APART<A_T>,
+                           x = column + (own.first + e / 4) * 8 + e % 2;
+            float &sum = (&slot(e / 4).x)[e % 4];
+            if (isfinite(sum) || y >= p.m || x >= p.n) continue;
+            sum = 0;
+#pragma unroll 1
+            for (unsigned k = 0; k < p.k; k++)
+                sum = fmaf(p.a_values[y * p.a_row + k * p.a_column], p.b_values[k * p.b_row + x * p.b_column],
+                           sum);
+        }
+    }
+
     /* Puts the sums of the own octets into the first slots: those of all parts, in a fixed order. */
     __device__ void add_parts(const float (&sums)[W / 2]) const {
         const unsigned share = own.first_of_part[1]; /* the most */
@@ -113,31 +129,35 @@ template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
         }
         __syncwarp();
         if (own.parts > 1) mbarrier_wait(received, 0);
+        bool finite = true;
+#pragma unroll 1
+        for (unsigned i = 0; i < own.count; i++) {
+            unsigned octet = 1u << (own.first + i);
+            float4 total = {};
+            asm("" : "+r"(octet)); /* else the compiler puts the sums into memory, to index them */
 #pragma unroll
-        for (unsigned j = 0; j < OCTETS; j++) {
-            if (own.template owner<W>(j) != own.part) continue;
-            float4 total = four(j);
+            for (unsigned j = 0; j < OCTETS; j++) {
+                const bool wanted = octet >> j & 1;
+                total.x = wanted ? sums[4 * j] : total.x;
+                total.y = wanted ? sums[4 * j + 1] : total.y;
+                total.z = wanted ? sums[4 * j + 2] : total.z;
+                total.w = wanted ? sums[4 * j + 3] : total.w;
+            }
+#pragma unroll 7
             for (unsigned other = 0; other + 1 < own.parts; other++) {
-                const float4 more = slot(other * share + j - own.first);
+                const float4 more = slot(other * share + i);
                 total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
             }
-            slot(j - own.first) = total;
+            slot(i) = total;
+            finite = finite && isfinite(total.x + total.y + total.z + total.w);
         }
+        if (!finite) repair();
     }
 
-    /* A sum that is not finite, anew, in float32 arithmetic: an infinity, split, becomes NaN. */
-    __device__ float repaired(float sum, unsigned i, unsigned j) const {
-        if (isfinite(sum)) return sum;
-        sum = 0;
-#pragma unroll 1
-        for (unsigned k = 0; k < p.k; k++)
-            sum =
-                fmaf(p.a_values[i * p.a_row + k * p.a_column], p.b_values[k * p.b_row + j * p.b_column], sum);
-        return sum;
-    }
-
-    /* Requests what the epilogue reads: it arrives while the parts are added. */
+    /* With parts, requests what the epilogue reads: it arrives while the last stage is multiplied. */
     __device__ void request_inputs() const {
+        if (own.parts == 1 || !(out.bias || back.on)) return;
+#pragma unroll 1
         for (unsigned i = 0; i < 2 * own.count; i++) {
             const unsigned y = row + i % 2 * ROWS_APART<A_T>, x = column + (own.first + i / 2) * 8;
             if (y >= p.m || x >= p.n) continue;
@@ -164,10 +184,9 @@ template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
             for (unsigned h = 0; h < 2; h++) {
                 const unsigned y = row + h * ROWS_APART<A_T>;
                 if (y >= p.m || x >= p.n) continue;
-                const float2 sums = {repaired(h ? four.z : four.x, y, x),
-                                     both ? repaired(h ? four.w : four.y, y, x + 1) : 0};
                 const size_t at = y * out.ldc + x;
-                const float2 values = finish(at, x, i * 2 + h, sums, both);
+                const float2 sums = {h ? four.z : four.x, h ? four.w : four.y},
+                             values = finish(at, x, i * 2 + h, sums, both);
                 store_pair(out.c + at, values, both);
                 totals.x += values.x, totals.y += values.y;
             }
@@ -274,7 +293,6 @@ template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
     /* C. last: a word of shared memory. */
     __device__ void store(const float (&sums)[W / 2], tile_place tile, unsigned *last) const {
         if (store_directly(sums)) return;
-        if (own.parts > 1 && (out.bias || back.on)) request_inputs();
         add_parts(sums);
         copies_wait();
         if constexpr (!A_T) { /* a weight gradient has no epilogue */

@@ -28,12 +28,18 @@ template <int ARRAYS> struct weight_updater {
     char *area;
     uint64_t *arrived; /* [WEIGHT_BOXES] */
     update_rates<float> rates;
-    bool on;            /* no step was bad */
+    bool on = false;    /* no step was bad */
     unsigned round = 0; /* of the boxes */
 
     __device__ weight_updater(const bf16x6_gradients &gradients, char *memory, uint64_t *barriers)
-        : all(gradients), area(memory), arrived(barriers), rates(UPDATE_SGD, all.rule, all.step),
-          on(!all.guard->bad_step) {}
+        : all(gradients), area(memory), arrived(barriers) {}
+
+    /* Before the first tile. The kernels before may read the weights. */
+    __device__ void start() {
+        wait_for_kernels_before();
+        rates = update_rates<float>(UPDATE_SGD, all.rule, all.step);
+        on = !all.guard->bad_step;
+    }
 
     /* Requests half a tile. */
     __device__ void request(gradient_place tile, unsigned half) const {
@@ -47,43 +53,50 @@ template <int ARRAYS> struct weight_updater {
                         tile.row * BF16X6_ROWS + threadIdx.x / 32 * BOX_ROWS, arrived + half);
     }
 
+    /* .. a tile. With parts of k, or after a bad step, none is needed. */
     __device__ void request_all(gradient_place tile) const {
+        if (!on || all.parts > 1) return;
         for (unsigned half = 0; half < WEIGHT_BOXES; half++) request(tile, half);
     }
 
     /* The new values of pairs of weights and velocities. */
     __device__ void update(float2 gradients, float2 (&of)[ARRAYS]) const {
+        update_rule<float> rule = all.rule;
         float unused = 0;
+        rule.moment = ARRAYS > 1; /* which the compiler knows */
 #pragma unroll
         for (unsigned e = 0; e < 2; e++) {
             float &m = ARRAYS < 2 ? unused : e ? of[ARRAYS - 1].y : of[ARRAYS - 1].x;
-            update_parameter<UPDATE_SGD>(all.rule, rates, e ? gradients.y : gradients.x,
-                                         e ? of[0].y : of[0].x, m, unused);
+            update_parameter<UPDATE_SGD>(rule, rates, e ? gradients.y : gradients.x, e ? of[0].y : of[0].x, m,
+                                         unused);
         }
     }
 
-    /* Half a tile, from the weights in a box. */
+    /* Half a tile, from the weights in a box. INSIDE: all of it is in the matrix. Without branches, the
+       latencies of its pairs overlap. */
+    template <bool INSIDE>
     __device__ void update_half(const gradient_store &to, const float (&sums)[BF16X6_COLUMNS / 2],
                                 unsigned half, const char *box) const {
-        const unsigned lane = threadIdx.x % 32;
+        const unsigned lane = threadIdx.x % 32, column = to.column + half * 32;
 #pragma unroll
         for (unsigned h = 0; h < 2; h++) {
-            const unsigned y = to.row + h;
-            if (y >= to.p.m) continue;
+            const unsigned y = to.row + h, from = at_unit(lane / 4 * 2 + h, lane % 4 / 2) + lane % 2 * 8;
+            const size_t at = y * to.out.ldc + column;
+            float2 of[4][ARRAYS];
+            if (!INSIDE && y >= to.p.m) continue;
+#pragma unroll
+            for (unsigned j = 0; j < 4; j++)
+#pragma unroll
+                for (unsigned array = 0; array < ARRAYS; array++) /* two units for each j */
+                    of[j][array] = *(const float2 *)(box + array * BOX_BYTES + (from ^ j * 32));
 #pragma unroll
             for (unsigned j = 0; j < 4; j++) {
-                const unsigned x = to.column + (half * 4 + j) * 8, i = (half * 4 + j) * 4 + 2 * h;
-                const size_t at = y * to.out.ldc + x;
-                float2 of[ARRAYS];
-                if (x >= to.p.n) continue;
+                const unsigned x = column + j * 8, i = (half * 4 + j) * 4 + 2 * h;
+                if (!INSIDE && x >= to.p.n) continue;
+                update({to.out.alpha * sums[i], to.out.alpha * sums[i + 1]}, of[j]);
 #pragma unroll
                 for (unsigned array = 0; array < ARRAYS; array++)
-                    of[array] = *(const float2 *)(box + array * BOX_BYTES + lane % 2 * 8 +
-                                                  at_unit(lane / 4 * 2 + h, j * 2 + lane % 4 / 2));
-                update({to.out.alpha * sums[i], to.out.alpha * sums[i + 1]}, of);
-#pragma unroll
-                for (unsigned array = 0; array < ARRAYS; array++)
-                    store_pair(to.p.array[array] + at, of[array], x + 1 < to.p.n);
+                    store_pair(to.p.array[array] + at + j * 8, of[j][array], INSIDE || x + 1 < to.p.n);
             }
         }
     }
@@ -106,7 +119,9 @@ template <int ARRAYS> struct weight_updater {
 
     /* Updates the weights of a tile, and requests those of the next one, unless it is the last. */
     __device__ void store(const gradient_store &to, const float (&sums)[BF16X6_COLUMNS / 2], bool last,
-                          gradient_place next) {
+                          gradient_place tile, gradient_place next) {
+        const bool inside =
+            (tile.row + 1) * BF16X6_ROWS <= to.p.m && (tile.column + 1) * BF16X6_COLUMNS <= to.p.n;
         if (!on) return;
         if (to.own.parts > 1) return update_slowly(to, sums);
         if (!all_finite(sums)) {
@@ -118,7 +133,10 @@ template <int ARRAYS> struct weight_updater {
 #pragma unroll
             for (unsigned half = 0; half < WEIGHT_BOXES; half++) {
                 mbarrier_wait(arrived + half, round);
-                update_half(to, sums, half, area + half * ARRAYS * BOX_BYTES);
+                if (inside)
+                    update_half<true>(to, sums, half, area + half * ARRAYS * BOX_BYTES);
+                else
+                    update_half<false>(to, sums, half, area + half * ARRAYS * BOX_BYTES);
                 if (!last) request(next, half);
             }
         }

@@ -14,6 +14,7 @@
 #include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/tensor/bf16x6_ring.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
+#include "kernels/cuda/tensor/wgmma_registers.cuh"
 
 namespace bf16x6 {
 
@@ -42,25 +43,31 @@ static __device__ void copy_a(const P &p, char *stage, uint64_t *full, unsigned 
             tensor_load(stage + i * (BF16X6_ROWS * LINE), p.a, k + 32 * i, row, full);
 }
 
-/* One thread. The B of the first stages is requested before the kernels before have ended, if it may be. */
+/* One thread. What may be read early is requested before the kernels before have ended: the first stages of
+   B, and of a weight gradient those of A as well. */
 template <typename V, typename P>
 static __device__ void produce(const P &p, char *shared, const barriers &ring, const cluster_place &own) {
     const schedule<V::A_T, P> all(p, own);
-    const unsigned early = p.b_early ? min(V::STAGES, all.end - all.first) : 0;
+    unsigned early = 0; /* stages of which B alone was requested */
     ring_place<V::STAGES> use;
     bool waited = false;
     const auto stage = [&](unsigned i) { return shared + V::STAGES_AT + i * V::STAGE_BYTES; };
+    const auto wait = [&] {
+        wait_for_kernels_before();
+        start_next_kernel();
+        waited = true;
+    };
     all.each([&](auto tile, bool reads_a) {
         const auto &one = product_of(p, tile.number);
-        if (!waited) {
+        if (!V::A_T && !waited) {
+            early = one.early ? min(V::STAGES, all.end - all.first) : 0;
             for (unsigned i = 0; i < early; i++)
                 copy_b<V>(one, stage(i), ring.b_full + i, tile.column * V::W, (all.first + i) * K);
-            wait_for_kernels_before();
-            start_next_kernel();
-            waited = true;
+            wait();
         }
         for (unsigned k = all.first; k < all.end; k++, use.next()) {
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
+            if (!waited && (use.round || !one.early)) wait();
             if (use.round || use.stage >= early)
                 copy_b<V>(one, stage(use.stage), ring.b_full + use.stage, tile.column * V::W, k * K);
             if (reads_a)
@@ -69,6 +76,7 @@ static __device__ void produce(const P &p, char *shared, const barriers &ring, c
                 mbarrier_arrive(ring.a_full + use.stage);
         }
     });
+    if (!waited) wait();
 }
 
 /* A warpgroup: the planes of B. */
@@ -96,35 +104,6 @@ static __device__ void split_all(const P &p, char *shared, const barriers &ring,
         }
     });
 }
-
-/* D += A B, or D = A B unless `adds`: 64 rows, 64 or 72 columns, k = 16; A in registers. */
-#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-template <bool B_BY_K>
-static __device__ void multiply_16(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
-#ifdef HAVE_WGMMA
-    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "{%32, %33, %34, %35}, %36, adds, 1, 1, %38; }"
-                 : D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
-#endif
-}
-
-template <bool B_BY_K>
-static __device__ void multiply_16(float (&d)[36], const uint32_t (&a)[4], uint64_t b, bool adds) {
-#ifdef HAVE_WGMMA
-    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %41, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35}, {%36, %37, %38, %39}, %40, adds, 1, 1, %42; }"
-                 : D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28), D4(32)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
-#endif
-}
-#undef D4
 
 template <typename V> struct consumer {
     const barriers &ring;
@@ -180,8 +159,8 @@ template <typename V> struct consumer {
         for (unsigned x = 0; x < 6; x++)
 #pragma unroll
             for (unsigned step = 0; step < STEPS; step++)
-                multiply_16<V::B_BY_K>(part, a.of[planes[x][0]][step],
-                                       descriptor(b + planes[x][1] * PLANE_BYTES<V::W>, step), x || step);
+                wgmma_registers<V::B_BY_K>(part, a.of[planes[x][0]][step],
+                                           descriptor(b + planes[x][1] * PLANE_BYTES<V::W>, step), x || step);
         wgmma_commit();
         pass_turn();
     }
@@ -200,24 +179,33 @@ template <typename V> struct consumer {
         for (unsigned i = 0; i < V::W / 2; i++) sums[i] = first ? part[i] : sums[i] + part[i];
     }
 
-    /* sums = a tile, over `stages` of k. before() runs while the first one is multiplied: it may read the
-       sums of the tile before. */
-    template <typename F>
+    /* sums = a tile, over `stages` of k. before() and last() run while the first and the last one are
+       multiplied: before() may read the sums of the tile before. */
+    template <typename F, typename G>
     __device__ void sum_tile(float (&sums)[V::W / 2], fragments &even, fragments &odd, unsigned stages,
-                             bool reads_a, F before) {
+                             bool reads_a, F before, G last) {
         load(even, reads_a);
         add(sums, even, true, [&] {
             before();
-            if (stages > 1) load(odd, reads_a);
+            if (stages > 1)
+                load(odd, reads_a);
+            else
+                last();
         });
 #pragma unroll 1
         for (unsigned k = 1; k < stages; k += 2) {
             add(sums, odd, false, [&] {
-                if (k + 1 < stages) load(even, reads_a);
+                if (k + 1 < stages)
+                    load(even, reads_a);
+                else
+                    last();
             });
             if (k + 1 < stages)
                 add(sums, even, false, [&] {
-                    if (k + 2 < stages) load(odd, reads_a);
+                    if (k + 2 < stages)
+                        load(odd, reads_a);
+                    else
+                        last();
                 });
         }
     }
@@ -238,7 +226,7 @@ static __device__ void consume(const P &launch, const S &out, const slope<float>
     typedef std::conditional_t<updates, gradient_place, tile_place> place;
     typedef tile_store<bf16x6_product, sink<float>, V::A_T, V::W> product_store;
     typedef std::conditional_t<updates, gradient_store, product_store> writer;
-    wait_for_kernels_before();
+    if constexpr (!updates) wait_for_kernels_before();
     const schedule<V::A_T, P> all(launch, own);
     const unsigned warp = threadIdx.x / 32, none = ~0u;
     char *const area = shared + AREAS_AT + warp * AREA_BYTES<V::ARRAYS, V::W>;
@@ -247,30 +235,39 @@ static __device__ void consume(const P &launch, const S &out, const slope<float>
     place tile = {0, none}; /* of the sums, which are stored while the next tile is multiplied */
     float sums[V::W / 2];
     fragments even, odd;
-    const auto store = [&](bool last, place next) {
+    const auto writer_of = [&](place tile) {
         const auto &p = product_of(launch, tile.number);
-        const writer to = {p,
-                           sink_of(p, out),
-                           back,
-                           own,
-                           (float4 *)area + threadIdx.x % 32,
-                           (float *)(shared + WARP_SUMS_AT),
-                           (float2 *)body.unused_stage() + threadIdx.x,
-                           ring.received,
-                           tile.row * BF16X6_ROWS + body.row,
-                           tile.column * V::W + body.lane % 4 * 2};
+        return writer{p,
+                      sink_of(p, out),
+                      back,
+                      own,
+                      (float4 *)area + threadIdx.x % 32,
+                      (float *)(shared + WARP_SUMS_AT),
+                      (float2 *)body.unused_stage() + threadIdx.x,
+                      ring.received,
+                      tile.row * BF16X6_ROWS + body.row,
+                      tile.column * V::W + body.lane % 4 * 2};
+    };
+    const auto store = [&](bool last, place next) {
+        if constexpr (updates) /* after the first operands, which are more urgent */
+            if (tile.column == none) updater.request_all(next);
         if (tile.column == none) return;
         if constexpr (updates)
-            updater.store(to, sums, last, next);
+            updater.store(writer_of(tile), sums, last, tile, next);
         else
-            to.store(sums, tile, (unsigned *)(ring.received + 1));
+            writer_of(tile).store(sums, tile, (unsigned *)(ring.received + 1));
     };
     all.each([&](place next, bool reads_a) {
         if constexpr (updates)
-            if (tile.column == none && updater.on && own.parts == 1) updater.request_all(next);
-        body.sum_tile(sums, even, odd, all.end - all.first, reads_a, [&] {
-            if constexpr (V::A_T) store(false, next);
-        });
+            if (tile.column == none) updater.start();
+        body.sum_tile(
+            sums, even, odd, all.end - all.first, reads_a,
+            [&] {
+                if constexpr (V::A_T) store(false, next);
+            },
+            [&] {
+                if constexpr (!V::A_T) writer_of(next).request_inputs();
+            });
         tile = next;
         if constexpr (!V::A_T) store(false, next);
     });
@@ -287,6 +284,7 @@ __device__ inline void prefetch_maps(const bf16x6_gradients &all) {
     for (unsigned i = 0; i < all.count; i++) {
         tensor_map_prefetch(all.list[i].a);
         tensor_map_prefetch(all.list[i].b);
+        tensor_map_prefetch(all.list[i].map[0]);
     }
 }
 
