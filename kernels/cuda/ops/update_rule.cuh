@@ -34,6 +34,26 @@ template <typename R> struct update_rates {
           clip(rule.clip ? R(*rule.clip) : R(1)), shrink(R(step->learning_rate * rule.decay_exact)) {}
 };
 
+/* The square root and the quotient of an update. Those of float are within 2 units in the last place: the
+   correctly rounded ones branch, so that a thread has one weight after the other. */
+__device__ inline double update_root(double x) {
+    return sqrt(x);
+}
+
+__device__ inline float update_root(float x) {
+    float root;
+    asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+    return root;
+}
+
+__device__ inline double update_quotient(double x, double y) {
+    return x / y;
+}
+
+__device__ inline float update_quotient(float x, float y) {
+    return __fdividef(x, y);
+}
+
 /* One weight w with the gradient g and the moments m and v. Each fma is explicit, so that all kernels have
    the same bits. */
 template <enum update_method METHOD, typename R>
@@ -48,7 +68,7 @@ __device__ inline void update_parameter(const update_rule<R> &rule, const update
     if (WITH_SECOND_MOMENT >> METHOD & 1) {
         m = fma(rule.beta1, m, rule.rest1 * d);
         v = fma(rule.beta2, v, rule.rest2 * d * d);
-        w -= rates.rate * m / fma(rates.root, SQRT(v), rule.epsilon);
+        w -= update_quotient(rates.rate * m, fma(rates.root, update_root(v), rule.epsilon));
     } else if (METHOD == UPDATE_SGD) {
         if (rule.moment) {
             m = fma(rule.momentum, m, d);
