@@ -23,22 +23,24 @@ static void check_call(struct compute *compute, const struct gemm_call *shape, c
 /* The product alone: any shape and kind of values, the same bits every time. */
 static void the_product_is_right(void **state) {
     (void)state;
-    static const size_t shapes[][4] = {
-        {64, 64, 64, 0}, {304, 264, 128, 8}, {784, 504, 100, 0}, {72, 80, 127, 8}};
+    static const size_t shapes[][4] = {{64, 64, 64, 0},    {304, 264, 128, 8},  {784, 504, 100, 0},
+                                       {72, 80, 127, 8},   {520, 520, 129, 8},  {304, 1288, 256, 8},
+                                       {784, 504, 500, 0}, {136, 3704, 2048, 0}};
+    const size_t count = sizeof shapes / sizeof *shapes;
     struct compute compute;
     gpu_open_updates(&compute, GEMM_BF16);
-    for (size_t i = 0; i < 4 * VERIFY_VALUES; i++) {
+    for (size_t i = 0; i < count * VERIFY_VALUES; i++) {
         struct verify_case test = {.dtype = GEMM_BF16,
                                    .c_f32 = true,
                                    .op = GEMM_TN,
-                                   .m = shapes[i % 4][0],
-                                   .n = shapes[i % 4][1],
-                                   .k = shapes[i % 4][2],
-                                   .pad = shapes[i % 4][3],
+                                   .m = shapes[i % count][0],
+                                   .n = shapes[i % count][1],
+                                   .k = shapes[i % count][2],
+                                   .pad = shapes[i % count][3],
                                    .alpha = i % 3 ? 1 : -0.5,
                                    .twice = true,
-                                   .integers = i / 4 == VERIFY_ORDINARY && i % 2,
-                                   .values = (enum verify_values)(i / 4),
+                                   .integers = i / count == VERIFY_ORDINARY && i % 2,
+                                   .values = (enum verify_values)(i / count),
                                    .seed = i};
         assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
         test.dtype = GEMM_F16;
@@ -70,6 +72,15 @@ static void the_bits_of_gradient_and_update(void **state) {
     check_shapes(GEMM_BF16, shapes, sizeof shapes / sizeof *shapes, 2, GPU_UPDATE_RULES);
 }
 
+/* Medium batches. */
+static void the_bits_with_many_rows(void **state) {
+    (void)state;
+    static const size_t shapes[][3] = {{512, 512, 129},   {2048, 128, 256},  {784, 504, 512},
+                                       {200, 1336, 1000}, {2504, 2000, 192}, {304, 1000, 333},
+                                       {72, 6832, 2048},  {4096, 72, 1111},  {1504, 1000, 1024}};
+    check_shapes(GEMM_BF16, shapes, sizeof shapes / sizeof *shapes, 2, GPU_UPDATE_RULES);
+}
+
 /* By sgd alone; also k in several parts, and sums of infinities and NaN. */
 static void the_bits_in_float32(void **state) {
     (void)state;
@@ -96,7 +107,7 @@ static void other_calls_are_refused(void **state) {
     struct gpu_matrices all = gpu_matrices_open(&compute, &good, GPU_INTEGERS, 0, 0);
     const struct weight_update update = {
         .rule = gpu_rule_on(&all, GEMM_BF16, &gpu_update_rules[5]), .step = all.step, .guard = all.guard};
-    for (int i = 0; i < 17; i++) {
+    for (int i = 0; i < 19; i++) {
         struct gemm_call call = gpu_call_on(&good, &all);
         struct weight_update other = update;
         if (i == 1) other.rule.weights = (char *)all.array[0] + 4;
@@ -115,6 +126,8 @@ static void other_calls_are_refused(void **state) {
         if (i == 15) call.m = 124;
         if (i == 16) call.n = 132;
         if (i == 14) call.a = (char *)all.a + 8;
+        if (i == 17) call.k = 200; /* too few weights */
+        if (i == 18) call.m = call.lda = 8192, call.k = 2049;
         assert_int_equal(compute_fuses_update(&compute, &call, &other), i == 0);
     }
     gpu_matrices_close(&compute, &all);
@@ -149,9 +162,13 @@ static void other_calls_in_float32_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_product_is_right),    cmocka_unit_test(the_bits_of_gradient_and_update),
-        cmocka_unit_test(the_bits_in_float32),     cmocka_unit_test(the_bits_of_few_columns),
-        cmocka_unit_test(other_calls_are_refused), cmocka_unit_test(other_calls_in_float32_are_refused),
+        cmocka_unit_test(the_product_is_right),
+        cmocka_unit_test(the_bits_of_gradient_and_update),
+        cmocka_unit_test(the_bits_with_many_rows),
+        cmocka_unit_test(the_bits_in_float32),
+        cmocka_unit_test(the_bits_of_few_columns),
+        cmocka_unit_test(other_calls_are_refused),
+        cmocka_unit_test(other_calls_in_float32_are_refused),
     };
     return cmocka_run_group_tests_name("gpu weight update", tests, NULL, NULL);
 }

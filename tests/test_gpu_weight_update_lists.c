@@ -2,18 +2,20 @@
    the bits of gradient and update apart. */
 #include "tests/gpu_updates.h"
 
-/* More than one launch takes; some without product. */
-static const size_t listed[][3] = {{470, 16, 0},    {64, 64, 64},    {784, 504, 128}, {200, 136, 100},
-                                   {72, 264, 80},   {63, 4, 0},      {1000, 72, 120}, {72, 72, 65},
-                                   {304, 328, 125}, {1, 8, 0},       {64, 64, 64},    {128, 128, 128},
-                                   {128, 128, 128}, {520, 1000, 96}, {64, 712, 127},  {315, 16, 0}};
+/* More than one launch takes: some without product, some for the kernel of medium batches. */
+static const size_t listed[][3] = {{470, 16, 0},    {64, 64, 64},    {784, 504, 128},   {200, 136, 100},
+                                   {72, 264, 80},   {63, 4, 0},      {1000, 72, 120},   {72, 72, 65},
+                                   {304, 328, 125}, {1, 8, 0},       {64, 64, 64},      {128, 128, 128},
+                                   {520, 1000, 96}, {64, 4096, 129}, {315, 16, 0},      {512, 512, 300},
+                                   {72, 4000, 777}, {2, 8, 0},       {200, 2464, 2048}, {784, 504, 1024}};
 enum { LISTED = sizeof listed / sizeof *listed };
 
 /* In float32: the same; also other k, k in several parts, and few columns, which another kernel takes. */
 static const size_t listed_f32[LISTED][3] = {
-    {500, 10, 128},  {304, 500, 128}, {1800, 1300, 128}, {68, 260, 128},   {1300, 1000, 128}, {470, 16, 0},
-    {4, 20, 128},    {200, 132, 128}, {315, 16, 0},      {900, 1100, 100}, {900, 1100, 257},  {4, 8, 257},
-    {784, 640, 257}, {77, 7, 60},     {300, 16, 0},      {9, 7, 0}};
+    {500, 10, 128},   {304, 500, 128}, {1800, 1300, 128}, {68, 260, 128}, {1300, 1000, 128},
+    {470, 16, 0},     {4, 20, 128},    {200, 132, 128},   {315, 16, 0},   {900, 1100, 100},
+    {900, 1100, 257}, {4, 8, 257},     {784, 640, 257},   {77, 7, 60},    {300, 16, 0},
+    {9, 7, 0},        {72, 260, 128},  {10, 16, 0},       {4, 8, 128},    {200, 132, 200}};
 
 /* Several updates at once. mixed: of different rules and types; of float32, some with infinities and NaN. */
 static void check_list(struct compute *compute, bool floats, size_t first, bool mixed, uint64_t bad_step) {

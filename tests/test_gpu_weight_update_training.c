@@ -45,13 +45,16 @@ static double *trained(struct bench *bench, size_t *bytes) {
     return state;
 }
 
-/* One in half precision, one of more layers than a launch has: the last setting counts. */
+/* One in half precision, one of more layers than a launch has, one of a medium batch: the last setting
+   counts. */
 static const char *const recipes[] = {
-    "", "momentum=0.9 nesterov=on weight-decay=0.001",
+    "",
+    "momentum=0.9 nesterov=on weight-decay=0.001",
     "optimizer=adamw lr=0.001 weight-decay=0.1 dropout=0.2 input-dropout=0.1",
     "optimizer=adam lr=0.001 precision=fp16",
-    "layers=784-72-80-88-96-104-112-120-128-136-144-152-10 momentum=0.9 lr=0.01"};
-enum { RECIPES = 5, TRAININGS = RECIPES + 2 }; /* float32 is updated by sgd alone */
+    "layers=784-72-80-88-96-104-112-120-128-136-144-152-10 momentum=0.9 lr=0.01",
+    "layers=784-520-512-10 batch-size=160 optimizer=adamw lr=0.001 weight-decay=0.1"};
+enum { RECIPES = 6, TRAININGS = RECIPES + 2 }; /* float32 is updated by sgd alone */
 
 /* Engines eager and graph, and audits, for which gradients are stored. */
 static void every_engine_has_the_same_bits(void **state) {

@@ -118,6 +118,11 @@ static bool by_gradient_kernel(const tuned_context *context) {
     return context->bf16.open && context->tensor_cores == TENSOR_AUTO;
 }
 
+/* Where no product updates the weights, cuBLAS computes the gradients: it is faster. */
+static bool is_weight_gradient(const tuned_context *context, const struct gemm_call *call) {
+    return context->updates && by_gradient_kernel(context) && bf16_gradient_takes(call);
+}
+
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
     if (always && bf16) return BF16;
@@ -125,7 +130,7 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
     const bool six = by_six_products(context, call);
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
-    if (by_gradient_kernel(context) && bf16_gradient_takes(call)) return GRADIENT;
+    if (is_weight_gradient(context, call)) return GRADIENT;
     if (bf16) return BF16;
     if (six) return BF16X6;
     if (few_rows_takes(call)) return FEW_ROWS;
@@ -148,7 +153,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     const enum kernel kernel = choose(context, call, launcher);
     if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
-    if (kernel == GRADIENT) bf16_gradient_gemm(call, launcher);
+    if (kernel == GRADIENT) bf16_gradient_gemm(call, (unsigned)context->processors, launcher);
     if (kernel == FEW_ROWS) few_rows_gemm(call, launcher);
     if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
@@ -173,6 +178,7 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 /* The kernel that does this update; LIBRARY: none. */
 static enum kernel choose_update(tuned_context *context, const struct gemm_call *call,
                                  const struct weight_update *update) {
+    context->updates = true;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = call->k ? choose(context, call, launcher)
                                : by_gradient_kernel(context) && gemm_is_16bit(call->dtype) ? GRADIENT
@@ -203,7 +209,8 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
         cudaStream_t stream = aside ? (cudaStream_t)updates[i].stream : context->stream;
         cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
         for (done = 1; i + done < count && kernel != FEW_ROWS_TN && kernel_of(i + done) == kernel;) done++;
-        if (kernel == GRADIENT) bf16_gradient_update(calls + i, updates + i, done, launcher);
+        if (kernel == GRADIENT)
+            bf16_gradient_update(calls + i, updates + i, done, (unsigned)context->processors, launcher);
         if (kernel == BF16X6) done = bf16x6_update(&context->bf16x6, calls + i, updates + i, done, launcher);
         if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(calls + i, updates + i, launcher);
     }

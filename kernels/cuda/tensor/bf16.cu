@@ -1,12 +1,14 @@
 /* GEMM of 16 bits on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/bf16.cuh"
 
+#include "kernels/cuda/tensor/bf16_gradient_list.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
                          const struct cuda_reduction *reduction) {
-    *workspace = {
-        .open = tensor_map_open() && bf16_open(), .processors = processors, .reduction = *reduction};
+    *workspace = {.open = tensor_map_open() && bf16_open() && medium_gradient_open(),
+                  .processors = processors,
+                  .reduction = *reduction};
     workspace->clusters[1] = (unsigned)processors;
     for (unsigned blocks = 2; workspace->open && blocks <= BF16_LARGEST_CLUSTER; blocks *= 2)
         workspace->clusters[blocks] = bf16_clusters(blocks);

@@ -1,5 +1,6 @@
-/* Weight gradients of operands of 16 bits (T: __nv_bfloat16 or __half) in short batches, C = X^T dY. They may
-   update the weights themselves: then C is never stored.
+/* Weight gradients of operands of 16 bits (T: __nv_bfloat16 or __half), C = X^T dY. They may update the
+   weights themselves: then C is never stored. Here are the kernel for short batches, and the launches of it
+   and of the one for medium batches, which is in bf16_gradient_wgmma.cu.
 
    Idea       tiles of 64 x 64, several thread blocks on an SM, so that loads, products and stores of
               different blocks overlap. A thread requests its 16 weights (and moments) before the products.
@@ -10,40 +11,16 @@
    Improves   6_tuned.cu with update.cu */
 #include "kernels/cuda/tensor/bf16_gradient.cuh"
 
-#include "kernels/cuda/ops/element.cuh"
 #include "kernels/cuda/ops/same_rule.cuh"
-#include "kernels/cuda/ops/update_rule.cuh"
-#include "kernels/cuda/tensor/bf16.cuh"
+#include "kernels/cuda/tensor/bf16_gradient_list.cuh"
 #include "kernels/cuda/tensor/ldmatrix.cuh"
 #include "kernels/cuda/tensor/mma_16bit.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 namespace {
 
-const unsigned SIDE = 64, MOST_K = 128, THREADS = 256; /* SIDE: of a tile; eight warps, 4 x 2 */
+const unsigned SIDE = 64, MOST_K = SHORT_GRADIENT_K, THREADS = 256; /* SIDE: of a tile; eight warps, 4 x 2 */
 const unsigned ROW_BYTES = SIDE * 2, OPERAND_BYTES = MOST_K * ROW_BYTES;
-const unsigned MOST_GRADIENTS = 10; /* of a launch */
-
-/* A weight gradient. k 0: C is it. */
-struct gradient {
-    CUtensorMap a, b; /* [k][m], [k][n]: all of k and 64 columns at a time */
-    size_t ldc;
-    unsigned m, n, k, columns; /* columns: of tiles */
-    float alpha;
-    const float *c;  /* with ldc; read if k is 0 */
-    float *array[3]; /* with ldc: weights and moments; UPDATE_NONE: C */
-    void *rounded;   /* T */
-};
-
-/* All that a launch needs. Its blocks have the tiles of one gradient after the other. */
-struct gradients {
-    gradient list[MOST_GRADIENTS];
-    unsigned first[MOST_GRADIENTS]; /* tile of each; ~0u: there are fewer */
-    update_rule<float> rule;
-    const struct step_scalars *step;
-    const struct tally *guard;
-};
-static_assert(sizeof(gradients) <= 4096); /* kernel parameters */
 
 /* The products of a warp: 16 rows of C, and 4 tiles of 8 columns. An operand has 128 bytes for each k, as
    tensor_load swizzles them. */
@@ -83,10 +60,10 @@ __device__ void store_sums(char *tile, const float (&sums)[4][4], unsigned warp)
 
 /* The four packs of a thread. Pack i: row + 16 i. A warp has two whole rows of the tile at a time. */
 struct packs {
-    const gradient &p;
+    const weight_gradient &p;
     unsigned row, column;
 
-    __device__ packs(const gradient &p, unsigned row0, unsigned column0)
+    __device__ packs(const weight_gradient &p, unsigned row0, unsigned column0)
         : p(p), row(row0 + threadIdx.x / 16), column(column0 + threadIdx.x % 16 * 4) {}
 
     __device__ bool inside(unsigned i) const {
@@ -98,43 +75,13 @@ struct packs {
     }
 };
 
-/* Weights and moments that no product reads are the first that leave the caches. */
-__device__ pack<float, 4> load_once(const float *memory) {
-    const float4 four = __ldcs((const float4 *)memory);
-    return {four.x, four.y, four.z, four.w};
-}
-
-__device__ void store_once(float *memory, const pack<float, 4> &four) {
-    __stcs((float4 *)memory, make_float4(four.value[0], four.value[1], four.value[2], four.value[3]));
-}
-
-/* Updates a pack of weights and moments, and stores it. */
-template <typename T, update_method METHOD, int ARRAYS>
-__device__ void update(const gradient &p, const update_rule<float> &rule, const update_rates<float> &rates,
-                       const pack<float, 4> &sums, pack<float, 4> (&was)[ARRAYS], size_t at) {
-    pack<T, 4> rounded;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        float m = ARRAYS > 1 ? was[1 % ARRAYS].value[e] : 0, v = ARRAYS > 2 ? was[2 % ARRAYS].value[e] : 0;
-        update_parameter<METHOD>(rule, rates, p.alpha * sums.value[e], was[0].value[e], m, v);
-        if (ARRAYS > 1) was[1 % ARRAYS].value[e] = m;
-        if (ARRAYS > 2) was[2 % ARRAYS].value[e] = v;
-        rounded.value[e] = was[0].value[e];
-    }
-#pragma unroll
-    for (int array = 0; array < ARRAYS; array++) store_once(p.array[array] + at, was[array]);
-    pack_at<4>((T *)p.rounded + at) = rounded;
-}
-
 template <typename T, update_method METHOD, int ARRAYS, int BLOCKS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
-    weight_gradient_kernel(const __grid_constant__ gradients all) {
+    short_gradient_kernel(const __grid_constant__ weight_gradients all) {
     __shared__ __align__(1024) char a[OPERAND_BYTES], b[OPERAND_BYTES];
     __shared__ uint64_t arrived;
-    unsigned number = 0;
-#pragma unroll
-    for (unsigned i = 1; i < MOST_GRADIENTS; i++) number += blockIdx.x >= all.first[i];
-    const gradient &p = all.list[number];
+    const unsigned number = all.number_of(blockIdx.x);
+    const weight_gradient &p = all.list[number];
     const unsigned tile = blockIdx.x - all.first[number], warp = threadIdx.x / 32;
     const unsigned row0 = tile / p.columns * SIDE, column0 = tile % p.columns * SIDE;
     const packs own(p, row0, column0);
@@ -171,11 +118,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             pack_at<4>((const float *)four_of(a, threadIdx.x / 16 + 16 * i, threadIdx.x % 16));
         if constexpr (METHOD != UPDATE_NONE) {
             if (!p.k) four = pack_at<4>(p.c + own.at(i));
-            update<T, METHOD>(p, all.rule, rates, four, was[i], own.at(i));
+            update_pack<T, METHOD>(p, all.rule, rates, four, was[i], own.at(i));
         } else {
-#pragma unroll
-            for (int e = 0; e < 4; e++) four.value[e] *= p.alpha;
-            pack_at<4>(p.array[0] + own.at(i)) = four;
+            store_pack(p, four, own.at(i));
         }
     }
 }
@@ -186,63 +131,69 @@ bool aligned(const void *memory, size_t ld, size_t element_bytes, size_t bytes) 
     return (uintptr_t)memory % bytes == 0 && ld * element_bytes % bytes == 0;
 }
 
-typedef void kernel(gradients);
-
-template <typename T> kernel *kernel_of(const struct update &rule) {
+template <typename T> weight_gradient_kernel *kernel_of(const struct update &rule) {
     switch (rule.method) {
     case UPDATE_NONE:
         break;
     case UPDATE_SGD:
-        return rule.moment1 ? weight_gradient_kernel<T, UPDATE_SGD, 2, 3>
-                            : weight_gradient_kernel<T, UPDATE_SGD, 1, 4>;
+        return rule.moment1 ? short_gradient_kernel<T, UPDATE_SGD, 2, 3>
+                            : short_gradient_kernel<T, UPDATE_SGD, 1, 4>;
     case UPDATE_ADAM:
-        return weight_gradient_kernel<T, UPDATE_ADAM, 3, 2>;
+        return short_gradient_kernel<T, UPDATE_ADAM, 3, 2>;
     case UPDATE_ADAMW:
-        return weight_gradient_kernel<T, UPDATE_ADAMW, 3, 2>;
+        return short_gradient_kernel<T, UPDATE_ADAMW, 3, 2>;
     }
-    return weight_gradient_kernel<T, UPDATE_NONE, 1, 4>;
+    return short_gradient_kernel<T, UPDATE_NONE, 1, 4>;
 }
 
 /* A launch while gradients are added to it. */
 struct gradient_launch {
     const struct weight_update &first; /* all have its rule */
     const enum gemm_dtype dtype;
-    unsigned count = 0, tiles = 0;
-    gradients all;
+    const bool medium;
+    unsigned count = 0;
+    weight_gradients all;
 
-    gradient_launch(const struct weight_update &first, enum gemm_dtype dtype)
-        : first(first), dtype(dtype), all{.rule = update_rule<float>(first.rule),
-                                          .step = first.step,
-                                          .guard = first.guard} {
+    gradient_launch(const struct weight_update &first, const struct gemm_call &call)
+        : first(first), dtype(call.dtype),
+          medium(call.k > SHORT_GRADIENT_K), all{.rule = update_rule<float>(first.rule),
+                                                 .step = first.step,
+                                                 .guard = first.guard} {
         for (unsigned &tile : all.first) tile = ~0u;
     }
 
     bool takes(const struct gemm_call &call, const struct weight_update &other) const {
-        return count < MOST_GRADIENTS && call.dtype == dtype && same_rule(first, other);
+        return count < MOST_GRADIENTS && call.dtype == dtype && same_rule(first, other) &&
+               (!call.k || medium == (call.k > SHORT_GRADIENT_K));
     }
 
     void add(const struct gemm_call &call, const struct update &rule, cuda_launcher &launcher) {
-        gradient &p = all.list[count];
+        const unsigned side = medium ? MEDIUM_SIDE : SIDE, box = medium ? MEDIUM_K : MOST_K;
+        weight_gradient &p = all.list[count];
         p = {.ldc = call.ldc,
              .m = (unsigned)call.m,
              .n = (unsigned)call.n,
              .k = (unsigned)call.k,
-             .columns = blocks_for(call.n, SIDE),
+             .columns = blocks_for(call.n, side),
              .alpha = (float)(call.k ? call.alpha : call.beta),
              .c = (const float *)call.c,
              .array = {(float *)rule.weights, (float *)rule.moment1, (float *)rule.moment2},
              .rounded = rule.rounded};
-        all.first[count++] = tiles;
-        tiles += p.columns * blocks_for(call.m, SIDE);
+        all.first[count++] = all.tiles;
+        all.tiles += p.columns * blocks_for(call.m, side);
         if (launcher.describe || !call.k) return;
-        tensor_map_matrix(&p.a, call.a, false, call.k, call.m, call.lda, MOST_K, launcher.fault);
-        tensor_map_matrix(&p.b, call.b, false, call.k, call.n, call.ldb, MOST_K, launcher.fault);
+        tensor_map_matrix(&p.a, call.a, false, call.k, call.m, call.lda, box, launcher.fault);
+        tensor_map_matrix(&p.b, call.b, false, call.k, call.n, call.ldb, box, launcher.fault);
     }
 
-    void start(cuda_launcher &launcher) const {
-        launch(launcher, "weight_gradient_kernel",
-               dtype == GEMM_F16 ? kernel_of<__half>(first.rule) : kernel_of<__nv_bfloat16>(first.rule),
-               dim3(tiles), THREADS, 0, all);
+    void start(unsigned processors, cuda_launcher &launcher) const {
+        if (medium)
+            launch(launcher, "medium_gradient_kernel", medium_gradient_of(dtype, first.rule),
+                   all.tiles < processors ? all.tiles : processors, MEDIUM_THREADS, MEDIUM_SHARED_BYTES, all);
+        else
+            launch(launcher, "short_gradient_kernel",
+                   dtype == GEMM_F16 ? kernel_of<__half>(first.rule) : kernel_of<__nv_bfloat16>(first.rule),
+                   dim3(all.tiles), THREADS, 0, all);
     }
 };
 
@@ -254,16 +205,20 @@ bool takes_small_update(const struct gemm_call *call) {
 
 } // namespace
 
-/* Measured on an H100 (docs/figures/h100/bf16-update.txt): in longer batches cuBLAS and an update apart are
-   faster. Without the update this kernel is up to 28 % slower than cuBLAS. It is taken nevertheless, so that
-   recipes and audits that need the gradient get the bits that an update has used. */
+/* Measured on an H200 (docs/bf16.md): the kernel for medium batches needs many tiles, and the more the longer
+   each is multiplied. */
+static bool pays(const struct gemm_call *call) {
+    const size_t least = (size_t)1 << 18, weights = call->m * call->n;
+    return call->k <= SHORT_GRADIENT_K ||
+           (call->k <= MOST_GRADIENT_K && weights >= least && weights >= 240 * call->k);
+}
+
 bool bf16_gradient_takes(const struct gemm_call *call) {
     const size_t least = 64, most = (size_t)1 << 21;
     return gemm_is_16bit(call->dtype) && call->c_f32 && call->op == GEMM_TN && call->beta == 0 &&
-           call->k >= least && call->k <= MOST_K && call->m >= least && call->n >= least && call->m <= most &&
-           call->n <= most && call->m % 8 == 0 && call->n % 8 == 0 &&
-           tensor_map_fits(call->a, call->lda, 2) && tensor_map_fits(call->b, call->ldb, 2) &&
-           aligned(call->c, call->ldc, 4, 16);
+           call->k >= least && call->m >= least && call->n >= least && call->m <= most && call->n <= most &&
+           pays(call) && call->m % 8 == 0 && call->n % 8 == 0 && tensor_map_fits(call->a, call->lda, 2) &&
+           tensor_map_fits(call->b, call->ldb, 2) && aligned(call->c, call->ldc, 4, 16);
 }
 
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update) {
@@ -274,20 +229,20 @@ bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_upd
            aligned(rule.rounded, call->ldc, 2, 8);
 }
 
-void bf16_gradient_gemm(const struct gemm_call *call, cuda_launcher &launcher) {
+void bf16_gradient_gemm(const struct gemm_call *call, unsigned processors, cuda_launcher &launcher) {
     const struct weight_update stored = {.rule = {.method = UPDATE_NONE, .weights = call->c}};
-    gradient_launch one(stored, call->dtype);
+    gradient_launch one(stored, *call);
     one.add(*call, stored.rule, launcher);
-    one.start(launcher);
+    one.start((unsigned)gemm_multiprocessors(*call, (int)processors), launcher);
 }
 
 void bf16_gradient_update(const struct gemm_call *calls, const struct weight_update *updates, size_t count,
-                          cuda_launcher &launcher) {
+                          unsigned processors, cuda_launcher &launcher) {
     for (size_t i = 0; i < count;) {
-        gradient_launch some(updates[i], calls[i].dtype);
+        gradient_launch some(updates[i], calls[i]);
         do {
             some.add(calls[i], updates[i].rule, launcher);
         } while (++i < count && some.takes(calls[i], updates[i]));
-        some.start(launcher);
+        some.start(processors, launcher);
     }
 }

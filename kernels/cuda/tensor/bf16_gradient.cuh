@@ -1,22 +1,23 @@
-/* Weight gradients of operands of 16 bits in short batches, with or without the update of the weights
-   (gemm_update of kernels/gemm.h): the same sums. Needs compute capability 9.0. */
+/* Weight gradients of operands of 16 bits in short and medium batches, with or without the update of the
+   weights (gemm_update of kernels/gemm.h): the same sums. Needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_GRADIENT_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_GRADIENT_CUH
 
 #include "kernels/cuda/launch.cuh"
 
-/* Is this such a product? Without the update cuBLAS can be faster (2504 x 2000 x 128: 10.9 us, here 14.0). It
-   is taken nevertheless, so that a gradient has the same bits with the update and without. */
+/* Is this such a product, of a size for which product and update in one kernel pay? Without the update cuBLAS
+   is faster (2504 x 2000 x 128: 10.9 us, here 14.0). A caller that has asked for updates gets these sums
+   nevertheless, so that a gradient has the same bits with the update and without. */
 bool bf16_gradient_takes(const struct gemm_call *call);
 
 /* Can it do this update? Also one with k == 0. */
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update);
 
 /* A call that it takes: C is stored. */
-void bf16_gradient_gemm(const struct gemm_call *call, cuda_launcher &launcher);
+void bf16_gradient_gemm(const struct gemm_call *call, unsigned processors, cuda_launcher &launcher);
 
 /* Calls with updates that it can do: those with the same rule in one launch, up to ten. */
 void bf16_gradient_update(const struct gemm_call *calls, const struct weight_update *updates, size_t count,
-                          cuda_launcher &launcher);
+                          unsigned processors, cuda_launcher &launcher);
 
 #endif
