@@ -76,8 +76,8 @@ static void the_bits_of_gradient_and_update(void **state) {
 static void the_bits_with_many_rows(void **state) {
     (void)state;
     static const size_t shapes[][3] = {{512, 512, 129},   {2048, 128, 256},  {784, 504, 512},
-                                       {200, 1336, 1000}, {2504, 2000, 192}, {304, 1000, 333},
-                                       {72, 6832, 2048},  {4096, 72, 1111},  {1504, 1000, 1024}};
+                                       {200, 2304, 1000}, {2504, 2000, 192}, {304, 1000, 333},
+                                       {72, 6832, 2048},  {6400, 72, 1111},  {1504, 1000, 1024}};
     check_shapes(GEMM_BF16, shapes, sizeof shapes / sizeof *shapes, 2, GPU_UPDATE_RULES);
 }
 

@@ -178,7 +178,7 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 /* The kernel that does this update; LIBRARY: none. */
 static enum kernel choose_update(tuned_context *context, const struct gemm_call *call,
                                  const struct weight_update *update) {
-    context->updates = true;
+    context->updates |= !update->rule.average && !update->rule.clip;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = call->k ? choose(context, call, launcher)
                                : by_gradient_kernel(context) && gemm_is_16bit(call->dtype) ? GRADIENT

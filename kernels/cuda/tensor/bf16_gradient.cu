@@ -205,12 +205,10 @@ bool takes_small_update(const struct gemm_call *call) {
 
 } // namespace
 
-/* Measured on an H200 (docs/bf16.md): the kernel for medium batches needs many tiles, and the more the longer
-   each is multiplied. */
+/* Measured on an H200 (docs/bf16.md): the kernel for medium batches needs many tiles. */
 static bool pays(const struct gemm_call *call) {
-    const size_t least = (size_t)1 << 18, weights = call->m * call->n;
-    return call->k <= SHORT_GRADIENT_K ||
-           (call->k <= MOST_GRADIENT_K && weights >= least && weights >= 240 * call->k);
+    const size_t least = (size_t)(call->k > 512 ? 7 : 4) << 16;
+    return call->k <= SHORT_GRADIENT_K || (call->k <= MOST_GRADIENT_K && call->m * call->n >= least);
 }
 
 bool bf16_gradient_takes(const struct gemm_call *call) {
