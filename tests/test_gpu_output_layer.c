@@ -102,12 +102,36 @@ static void many_rows_are_right(void **state) {
     }
 }
 
+/* float32 from 1,024 rows on: thread blocks without rows, with some and with many, edges of 64 and of 128
+   units, more and fewer rows than all warps have at a time. */
+static void many_rows_of_float32_are_right(void **state) {
+    (void)state;
+    static const struct {
+        size_t rows, units, classes;
+    } shapes[] = {{1024, 504, 10},  {1025, 4, 2},     {2049, 1024, 10}, {4101, 136, 3}, {1030, 4096, 9},
+                  {4999, 2048, 10}, {2048, 3000, 16}, {1100, 68, 16},   {1087, 500, 1}, {2300, 2052, 11}};
+    static const enum activation activations[] = {ACTIVATION_TANH, ACTIVATION_RELU, ACTIVATION_SIGMOID,
+                                                  ACTIVATION_NONE, ACTIVATION_SCALED_TANH};
+    struct compute compute;
+    open_output(&compute, GEMM_F32);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += 1 + support_stride() / 10)
+        check_shape(&compute, (struct output_shape){.dtype = GEMM_F32,
+                                                    .rows = shapes[i].rows,
+                                                    .units = shapes[i].units,
+                                                    .classes = shapes[i].classes,
+                                                    .activation = activations[i % 5],
+                                                    .smoothing = i % 3 ? 0 : 0.1,
+                                                    .alpha = i % 2 ? 1 : 1.25});
+    compute_close(&compute);
+}
+
 static void bad_labels_and_values_not_finite_are_a_bad_step(void **state) {
     (void)state;
     static const struct output_shape shapes[] = {{.dtype = GEMM_BF16, .rows = 100, .units = 504},
                                                  {.dtype = GEMM_F32, .rows = 100, .units = 504},
                                                  {.dtype = GEMM_BF16, .rows = 300, .units = 504},
-                                                 {.dtype = GEMM_F16, .rows = 300, .units = 2504}};
+                                                 {.dtype = GEMM_F16, .rows = 300, .units = 2504},
+                                                 {.dtype = GEMM_F32, .rows = 1300, .units = 504}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         struct output_shape shape = shapes[s];
         struct compute compute;
@@ -136,13 +160,13 @@ static void other_layers_are_refused(void **state) {
     (void)state;
     static const struct output_shape shapes[] = {
         {.rows = 128, .units = 4104, .classes = 10, .alpha = 1},
-        {.rows = 1000, .units = 4104, .classes = 10, .alpha = 1},
+        {.rows = 1100, .units = 5004, .classes = 10, .alpha = 1},
         {.rows = 128, .units = 504, .classes = 17, .alpha = 1},
         {.rows = 16, .units = 10, .classes = 4, .alpha = 1},
         {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .forward = ACTIVATION_RELU},
         {.rows = 16, .units = 16, .classes = 4, .alpha = 1, .pre = true},
-        {.rows = 300, .units = 504, .classes = 10, .alpha = 1, .apart = true},
-        {.rows = 300, .units = 504, .classes = 10, .alpha = 1, .activation = ACTIVATION_GELU}};
+        {.rows = 1100, .units = 504, .classes = 10, .alpha = 1, .apart = true},
+        {.rows = 1100, .units = 504, .classes = 10, .alpha = 1, .activation = ACTIVATION_GELU}};
     for (size_t t = 0; t < TYPES; t++) {
         struct compute compute;
         open_output(&compute, types[t]);
@@ -159,6 +183,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_right),
         cmocka_unit_test(many_rows_are_right),
+        cmocka_unit_test(many_rows_of_float32_are_right),
         cmocka_unit_test(bad_labels_and_values_not_finite_are_a_bad_step),
         cmocka_unit_test(other_layers_are_refused),
     };

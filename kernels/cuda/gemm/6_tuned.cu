@@ -69,6 +69,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
     if (open) context->output_open = bf16_output_open();
     if (open) context->large_output_open = large_output_open(&context->large_output);
     if (open) context->float32_output_blocks = float32_output_blocks();
+    if (open) context->float32_output_large_open = float32_output_large_open();
     if (!open) snprintf(why, size, "%s", context->fault.message);
     return open;
 }
@@ -217,7 +218,7 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 
-/* The float32 kernel does not use tensor cores. */
+/* The float32 kernels do not use tensor cores. */
 static enum gemm_status tuned_output_layer(void *opaque, const struct output_layer *layer) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
@@ -231,6 +232,10 @@ static enum gemm_status tuned_output_layer(void *opaque, const struct output_lay
                float32_output_takes(layer)) {
         for (const struct gemm_call *call : calls) float32_forget(&context->float32, call);
         float32_output(layer, context->float32_output_blocks, launcher);
+    } else if (context->float32_output_large_open && context->tensor_cores != TENSOR_ALWAYS &&
+               float32_output_large_takes(layer)) {
+        for (const struct gemm_call *call : calls) float32_forget(&context->float32, call);
+        float32_output_large(context, layer, launcher);
     } else {
         return GEMM_UNSUPPORTED;
     }

@@ -31,6 +31,7 @@ struct tuned_context {
     bool large_output_open;
     struct large_output_clusters large_output;
     unsigned float32_output_blocks;
+    bool float32_output_large_open;
 };
 
 /* Engine fused: kernels/cuda/persistent/fused.cu. */
@@ -71,6 +72,12 @@ bool float32_output_takes(const struct output_layer *layer);
 unsigned float32_output_blocks(void);
 /* For layers that it takes; errors go to launcher.fault. */
 void float32_output(const struct output_layer *layer, unsigned blocks, cuda_launcher &launcher);
+
+/* 6_tuned_output_large.cu: the same for many images, in two kernels. Can this GPU run them? */
+bool float32_output_large_open(void);
+bool float32_output_large_takes(const struct output_layer *layer);
+void float32_output_large(struct tuned_context *context, const struct output_layer *layer,
+                          cuda_launcher &launcher);
 
 /* Calls `function<T, C>()`: the types of A and B, and of C. */
 template <typename F> static void with_types(const struct gemm_call *call, F function) {
