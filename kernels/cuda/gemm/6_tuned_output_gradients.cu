@@ -18,7 +18,7 @@
 namespace {
 
 const unsigned SIDE = PLANE_SIDE;
-const unsigned GROUP = float32::GROUP;
+const unsigned GROUP = float32::BLOCK_THREADS;
 
 template <unsigned C> struct gradient_shape {
     static constexpr unsigned VALUES = C + 1, COUNT = SIDE * VALUES;

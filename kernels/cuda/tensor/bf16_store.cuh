@@ -16,15 +16,6 @@ static const unsigned GROUP = 128;           /* threads of a warpgroup */
 static const unsigned SLOT_BYTES = 16 * 128; /* of a warp, which has p.slots */
 static const unsigned PART = 64;             /* columns of 16 bits in a slot */
 
-static __device__ void stmatrix_x4(const void *row, const uint32_t (&words)[4]) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :
-                 : "r"(shared_address(row)), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
-                 : "memory");
-#endif
-}
-
 /* tanh, relatively within 2^-11 for bfloat16, which keeps 8 bits. Half precision, which keeps 11, has tanhf:
    25 instructions. */
 template <typename T> static __device__ float tanh_of(float x) {

@@ -227,7 +227,7 @@ static void launch_all(const struct float32_workspace *workspace, const gemm_cal
     a.to.wide = memory;
     b.to.wide = memory + 3 * a.to.count() * PLANE_BYTES;
     float *const partials = (float *)(b.to.wide + 3 * b.to.count() * PLANE_BYTES);
-    split_launch(a, a_is_split, b, b_is_split, call.op, c.flags, workspace->processors, launcher);
+    split_launch(a, a_is_split, b, b_is_split, call.op, c.flags, launcher);
     float32_launch(call.op, product_of(call, a.to, b.to, c, partials), sink<float>(call), back,
                    (unsigned)gemm_multiprocessors(call, (int)workspace->processors), launcher);
     if (!back.on) return;

@@ -1,44 +1,34 @@
-/* The float32 GEMM of the tensor cores: a block of 64 x 64 elements of C that a warpgroup has in shared
-   memory, its column sums and its planes. */
+/* Planes of a block of 64 x 64 elements of C, for kernels that do not multiply on tensor cores. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_BLOCK_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_BLOCK_CUH
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/tensor/float32_ring.cuh"
+#include "kernels/cuda/tensor/planes.cuh"
 
 namespace float32 {
+
+static const unsigned BLOCK_THREADS = 128, AREA_FLOATS = 16 * 64; /* of a warp */
 
 struct block_memory {
     float all[4 * AREA_FLOATS];
     unsigned of_warp[4];
 };
 
-/* Each warp has 16 rows in its own memory, which other warps read for sums and extremes of columns alone. The
-   threads of a warp own fours: eight of two rows apart, in the same columns. */
+/* A thread block of 128 threads. Each warp has 16 rows in its own memory, which other warps read for
+   extremes of columns alone. The threads of a warp own fours: eight of two rows apart, in the same
+   columns. */
 struct block_area {
-    static constexpr unsigned FOURS = 8, TOTALS = 0, EXTREMES = 64; /* floats */
-
-    float *all, *own;  /* of the warpgroup: [4 warps][16][64]; of the warp */
-    unsigned *of_warp; /* [4 warps]: counts of elements, and LOPSIDED */
-    const int lane, warp;
+    static constexpr unsigned FOURS = 8;
     static constexpr unsigned LOPSIDED = 1u << 31;
 
-    /* `thread` of the block: threadIdx.x. */
-    __device__ block_area(char *shared, unsigned thread) : lane(thread % 32), warp(thread / 32 % 4) {
-        all = (float *)(shared + RING_BYTES) + thread / GROUP * 4 * AREA_FLOATS;
-        own = all + warp * AREA_FLOATS;
-        of_warp = (unsigned *)(shared + NOTES_AT) + thread / GROUP * 4;
-    }
+    float *all, *own;  /* of the block: [4 warps][16][64]; of the warp */
+    unsigned *of_warp; /* [4 warps]: counts of elements, and LOPSIDED */
+    const int lane, warp;
 
-    /* Of a thread block of one warpgroup in another kernel. */
     __device__ explicit block_area(block_memory &memory)
         : all(memory.all), own(all + threadIdx.x / 32 * AREA_FLOATS), of_warp(memory.of_warp),
           lane(threadIdx.x % 32), warp(threadIdx.x / 32) {}
-
-    __device__ void synchronize() const {
-        asm volatile("bar.sync %0, %1;" : : "r"(1 + (int)threadIdx.x / GROUP), "n"(GROUP) : "memory");
-    }
 
     /* In the block, of the fours of this thread. */
     __device__ unsigned row(unsigned i) const {
@@ -52,66 +42,16 @@ struct block_area {
         return (float4 *)(own + in_warp * 64 + (column() ^ (in_warp & 3) << 3));
     }
 
-    /* 32 of the sums of a thread (wgmma.cuh), from FIRST. */
-    template <int FIRST> __device__ void put(const float (&sums)[64]) const {
-        __syncwarp(); /* what was there before has been read */
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int in_warp = lane / 4 + h * 8, i = FIRST + j * 4 + h * 2;
-                *(float2 *)(own + in_warp * 64 + ((j * 8 + lane % 4 * 2) ^ (in_warp & 3) << 3)) =
-                    make_float2(sums[i], sums[i + 1]);
-            }
-        __syncwarp();
-    }
-
-    /* The fours of this thread, after which the memory of the warp is free. */
-    __device__ void take(float (&x)[FOURS][4]) const {
-#pragma unroll
-        for (unsigned i = 0; i < FOURS; i++) {
-            const float4 value = *four(i);
-            x[i][0] = value.x, x[i][1] = value.y, x[i][2] = value.z, x[i][3] = value.w;
-        }
-        __syncwarp();
-    }
-
-    /* To the warp's memory, of each column: the sum, and the largest magnitude. */
+    /* To the warp's memory: the largest magnitude of each column. */
     __device__ void put_columns(const float (&x)[FOURS][4]) const {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            float total = 0;
-            unsigned most = 0;
+            float most = 0;
 #pragma unroll
-            for (unsigned i = 0; i < FOURS; i++) {
-                total += x[i][e];
-                most = max(most, magnitude(x[i][e]));
-            }
-            total += __shfl_down_sync(0xffffffffu, total, 16);
-            most = max(most, __shfl_down_sync(0xffffffffu, most, 16));
-            if (lane < 16) {
-                own[TOTALS + column() + e] = total;
-                own[EXTREMES + column() + e] = __uint_as_float(most);
-            }
+            for (unsigned i = 0; i < FOURS; i++) most = larger_magnitude(most, x[i][e]);
+            most = larger_magnitude(most, __shfl_down_sync(0xffffffffu, most, 16));
+            if (lane < 16) own[column() + e] = most;
         }
-    }
-
-    /* Stores the sums of the columns, of which there are `width`, in a fixed order. */
-    __device__ void store_totals(float *totals, size_t width) const {
-        const unsigned thread = threadIdx.x % GROUP;
-        if (thread >= 64 || thread >= width) return;
-        float total = 0;
-        for (int w = 0; w < 4; w++) total += all[w * AREA_FLOATS + TOTALS + thread];
-        totals[thread] = total;
-    }
-
-    __device__ void sum_columns(float *totals, size_t width) const {
-        float x[FOURS][4];
-        take(x);
-        put_columns(x);
-        synchronize();
-        store_totals(totals, width);
-        synchronize();
     }
 
     /* The largest magnitude of the block; lopsided: a column is. */
@@ -119,7 +59,7 @@ struct block_area {
         unsigned most[2] = {};
         for (int c = 0; c < 2; c++)
             for (int w = 0; w < 4; w++)
-                most[c] = max(most[c], __float_as_uint(all[w * AREA_FLOATS + EXTREMES + c * 32 + lane]));
+                most[c] = max(most[c], __float_as_uint(all[w * AREA_FLOATS + c * 32 + lane]));
         const unsigned all_most = largest_of_warp(max(most[0], most[1]));
         lopsided = is_lopsided(most[0], all_most) || is_lopsided(most[1], all_most);
         return all_most;
@@ -161,13 +101,11 @@ struct block_area {
         }
     }
 
-    /* Writes the planes of a block of these elements, as planes.cu does, and the sums of its columns unless
-       `totals` is NULL. Returns the bits that it raises to the first thread, 0 to others. */
-    __device__ unsigned split(const float (&x)[FOURS][4], const planes &to, size_t block,
-                              float *totals = NULL, size_t width = 0) const {
+    /* Writes the planes of a block of these elements, as planes.cu does. Returns the bits that it raises
+       to the first thread, 0 to others. */
+    __device__ unsigned split(const float (&x)[FOURS][4], const planes &to, size_t block) const {
         put_columns(x);
-        synchronize();
-        if (totals) store_totals(totals, width);
+        __syncthreads();
         bool lopsided;
         const unsigned most = extremes(lopsided);
         lopsided = __any_sync(0xffffffffu, lopsided) || rows_are_lopsided(x, most);
@@ -175,8 +113,8 @@ struct block_area {
         if (lane == 0) of_warp[warp] = counts | (lopsided ? LOPSIDED : 0);
         const int exponent = scale_exponent(most);
         store_planes(to, block, x, power_of_two(exponent));
-        synchronize();
-        if (threadIdx.x % GROUP) return 0;
+        __syncthreads();
+        if (threadIdx.x) return 0;
         counts = 0, lopsided = false;
         for (int w = 0; w < 4; w++) {
             counts += of_warp[w] & ~LOPSIDED;

@@ -34,7 +34,7 @@ static __device__ void clear(float (&sums)[64]) {
    partial sums, the tensor cores have the products of the other. Without turns both would wait at the same
    time. */
 struct turns {
-    static constexpr int FIRST_BARRIER = 1 + GROUPS; /* after those of block_area */
+    static constexpr int FIRST_BARRIER = 1 + GROUPS; /* after those of block_planes */
 
     __device__ static void begin(int group) {
         asm volatile("bar.sync %0, %1;" : : "r"(FIRST_BARRIER + group), "n"(GROUPS * GROUP) : "memory");
@@ -122,13 +122,15 @@ struct consumer {
         promote_half<S>(sums + 32, part + 32, rows, of.of_lane(3));
     }
 
-    /* sums += a chunk. release(): its planes may be replaced. */
-    template <class S, bool A_T, bool B_T, typename F>
+    /* sums += a chunk. release(): its planes may be replaced. request(): while the last products of a tile
+       are under way. */
+    template <class S, bool A_T, bool B_T, typename F, typename R>
     __device__ void add(float (&sums)[64], const char *a, const char *b, chunk_codes &of, bool last,
-                        F release) const {
+                        F release, R request) const {
         float part[64];
         multiply<S, A_T, B_T>(part, a, b);
         const unsigned next = last ? 0 : of.load_next();
+        if (last) request();
         wgmma_wait<0>();
         release();
         promote<S>(sums, part, of);
@@ -136,40 +138,45 @@ struct consumer {
     }
 
     /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */
-    template <class S, bool A_T, bool B_T>
-    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
+    template <class S, bool A_T, bool B_T, typename R>
+    __device__ void sum_tile(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use,
+                             R request) const {
         const ring<S> stages(shared);
         chunk_codes of(p, own, lane);
         clear(sums);
 #pragma unroll 1
         for (unsigned k = 0; k < chunks; k++, use++) {
             const char *const stage = stages.wait(use);
-            add<S, A_T, B_T>(sums, stage, stage + S::A_PLANES * TILE_BYTES, of, k + 1 == chunks,
-                             [&] { stages.release(use); });
+            add<S, A_T, B_T>(
+                sums, stage, stage + S::A_PLANES * TILE_BYTES, of, k + 1 == chunks,
+                [&] { stages.release(use); }, request);
         }
     }
 
     /* The same where some chunks are wide. */
-    template <bool A_T, bool B_T>
-    __device__ void sum_tile_mixed(float (&sums)[64], const tile &own, unsigned chunks, unsigned &use) const {
-        const ring<mixed_planes> stages(shared);
+    template <bool A_T, bool B_T, typename R>
+    __device__ void sum_tile_mixed(float (&sums)[64], const tile &own, unsigned chunks, plane_slots &slots,
+                                   R request) const {
         const bool low = uniform(p.a.flags->state & PLANES_LOW);
         chunk_codes of(p, own, lane);
         clear(sums);
 #pragma unroll 1
-        for (unsigned k = 0; k < chunks; k++, use += 2) {
+        for (unsigned k = 0; k < chunks; k++, slots.chunk++) {
             const bool wide = of.wide(), last = k + 1 == chunks;
-            const char *const a = stages.wait(use), *const b = stages.wait(use + 1);
+            const unsigned at = slots.chunk % plane_slots::CHUNKS;
+            unsigned used = 0;
+            const char *const a = slots.take(planes_of_a(wide, low), used), *const b = slots.take(
+                                                                                planes_of_b(wide), used);
+            mbarrier_wait(slots.full + at, slots.chunk / plane_slots::CHUNKS);
             const auto release = [&] {
-                stages.release(use);
-                stages.release(use + 1);
+                if (lane == 0) mbarrier_arrive(slots.empty + at);
             };
             if (wide)
-                add<wide_planes, A_T, B_T>(sums, a, b, of, last, release);
+                add<wide_planes, A_T, B_T>(sums, a, b, of, last, release, request);
             else if (low)
-                add<half_planes, A_T, B_T>(sums, a, b, of, last, release);
+                add<half_planes, A_T, B_T>(sums, a, b, of, last, release, request);
             else
-                add<high_planes, A_T, B_T>(sums, a, b, of, last, release);
+                add<high_planes, A_T, B_T>(sums, a, b, of, last, release, request);
         }
     }
 

@@ -16,10 +16,11 @@ static const int K = PLANE_SIDE;                       /* of a stage */
 static const unsigned TILE = FLOAT32_TILE, TILE_BYTES = 2 * PLANE_BYTES; /* of one plane of an operand */
 static const unsigned BAND = 16;              /* tiles side by side that the L2 cache shares */
 static const unsigned RING_BYTES = 192 << 10; /* in shared memory; after it: */
-static const unsigned AREA_FLOATS = 16 * 64;  /* per warp that multiplies, for the epilogue */
-static const unsigned BARRIERS_AT = RING_BYTES + GROUPS * GROUP / 32 * AREA_FLOATS * sizeof(float);
-static const unsigned MOST_STAGES = 4, NOTES_AT = BARRIERS_AT + 2 * MOST_STAGES * sizeof(uint64_t);
-static const unsigned SHARED_BYTES = NOTES_AT + GROUPS * GROUP / 32 * sizeof(unsigned);
+static const unsigned AREA_BYTES = 4096;      /* of a warp that multiplies, for 16 rows of 64 columns of C */
+static const unsigned NOTES_AT = RING_BYTES + GROUPS * GROUP / 32 * AREA_BYTES,
+                      NOTES_BYTES = 1152; /* of a warpgroup */
+static const unsigned BARRIERS_AT = NOTES_AT + GROUPS * NOTES_BYTES, MOST_STAGES = 4;
+static const unsigned SHARED_BYTES = BARRIERS_AT + 2 * MOST_STAGES * sizeof(uint64_t);
 
 /* The factor of a block's sums: scale 2^-e. */
 struct block_factor {
@@ -55,25 +56,27 @@ struct wide_planes {
     }
 };
 
-/* The ring buffer where some blocks are wide: a stage has up to three planes of A, the next one of B. */
-struct mixed_planes {
-    static constexpr int A_PLANES = 3, B_PLANES = 0, STAGES = 4;
-};
-
 template <class S> constexpr unsigned STAGE_BYTES = (S::A_PLANES + S::B_PLANES) * TILE_BYTES;
 
 struct tile {
     unsigned row_block, column_block; /* in blocks of 64 */
 };
 
-/* Is one of the four blocks that a tile reads at chunk k wide? */
-static __device__ bool is_wide(const float32_product &p, const tile &at, unsigned k) {
-    const unsigned codes = __ldg(p.a.codes + p.a.index(at.row_block, k)) |
-                           __ldg(p.a.codes + p.a.index(at.row_block + 1, k)) |
-                           __ldg(p.b.codes + p.b.index(at.column_block, k)) |
-                           __ldg(p.b.codes + p.b.index(at.column_block + 1, k));
-    return codes & CODE_WIDE;
-}
+/* The codes of the four blocks that a tile reads at a chunk of k: loaded first, and looked at later. */
+struct tile_codes {
+    unsigned of[4];
+
+    __device__ void load(const float32_product &p, const tile &at, unsigned k) {
+#pragma unroll
+        for (unsigned g = 0; g < 2; g++) {
+            of[g] = __ldg(p.a.codes + p.a.index(at.row_block + g, k));
+            of[2 + g] = __ldg(p.b.codes + p.b.index(at.column_block + g, k));
+        }
+    }
+    __device__ bool wide() const {
+        return (of[0] | of[1] | of[2] | of[3]) & CODE_WIDE;
+    }
+};
 
 /* The tiles of a thread block, in turn. */
 struct schedule {
@@ -110,6 +113,17 @@ struct strip {
     }
 };
 
+/* One thread: copies some planes of the two blocks of a strip. `full` counts the bytes. */
+static __device__ void copy_planes(char *to, const char *planes, const strip &from, unsigned count,
+                                   uint64_t *full) {
+#pragma unroll
+    for (unsigned plane = 0; plane < count; plane++)
+#pragma unroll
+        for (unsigned g = 0; g < 2; g++)
+            bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES,
+                      planes + from.at[g] + plane * from.plane_bytes, PLANE_BYTES, full);
+}
+
 /* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks]. */
 template <class S> struct ring {
     char *stages;
@@ -130,28 +144,12 @@ template <class S> struct ring {
         return full + use % S::STAGES;
     }
 
-    /* One thread: copies some planes of the two blocks of a strip. */
-    __device__ static void copy(char *to, const char *planes, const strip &from, unsigned count,
-                                uint64_t *full) {
-#pragma unroll
-        for (unsigned plane = 0; plane < count; plane++)
-#pragma unroll
-            for (unsigned g = 0; g < 2; g++)
-                bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES,
-                          planes + from.at[g] + plane * from.plane_bytes, PLANE_BYTES, full);
-    }
-
     /* One thread: copies a stage as soon as there is room. B first is faster: 0.107 -> 0.099 ms at 784 x 2048
        x 8192, pixels (H100). */
     __device__ void fill(const float32_product &p, unsigned use, const strip &of_a, const strip &of_b) const {
         uint64_t *const ready = start(use, STAGE_BYTES<S>);
-        copy(stage(use) + S::A_PLANES * TILE_BYTES, p.b.blocks, of_b, S::B_PLANES, ready);
-        copy(stage(use), p.a.blocks, of_a, S::A_PLANES, ready);
-    }
-
-    /* The same with some planes of one operand. */
-    __device__ void fill(unsigned use, const char *planes, const strip &of, unsigned count) const {
-        copy(stage(use), planes, of, count, start(use, count * TILE_BYTES));
+        copy_planes(stage(use) + S::A_PLANES * TILE_BYTES, p.b.blocks, of_b, S::B_PLANES, ready);
+        copy_planes(stage(use), p.a.blocks, of_a, S::A_PLANES, ready);
     }
 
     /* All lanes of a consumer warp. */
@@ -162,6 +160,63 @@ template <class S> struct ring {
 
     __device__ void release(unsigned use) const {
         if (threadIdx.x % 32 == 0) mbarrier_arrive(empty + use % S::STAGES);
+    }
+};
+
+/* The ring buffer where some blocks are wide has a slot for each plane of an operand. A chunk has the
+   planes of A, then those of B, each in slots in a row. Producer and consumers count alike where they are. */
+struct plane_slots {
+    static constexpr unsigned SLOTS = RING_BYTES / TILE_BYTES, CHUNKS = MOST_STAGES; /* at most, at a time */
+
+    char *const memory;
+    uint64_t *const full, *const empty; /* [CHUNKS] */
+    unsigned chunk, next;               /* of all tiles; the next slot */
+
+    __device__ explicit plane_slots(char *shared)
+        : memory(shared), full((uint64_t *)(shared + BARRIERS_AT)), empty(full + MOST_STAGES), chunk(0),
+          next(0) {}
+
+    /* The first of `count` slots in a row. `used` += them, and those left out before the end. */
+    __device__ char *take(unsigned count, unsigned &used) {
+        const unsigned first = next + count > SLOTS ? 0 : next;
+        used += first == next ? count : count + SLOTS - next;
+        next = first + count;
+        return memory + first * TILE_BYTES;
+    }
+};
+
+static __device__ unsigned planes_of_a(bool wide, bool low) {
+    return wide ? 3 : low ? 2 : 1;
+}
+static __device__ unsigned planes_of_b(bool wide) {
+    return wide ? 3 : 2;
+}
+
+/* One thread: copies chunks as soon as there is room. */
+struct slots_producer {
+    plane_slots slots;
+    unsigned free, oldest; /* slots; the oldest chunk that has some */
+    uint32_t used;         /* slots of chunk c in byte c % 4 */
+
+    __device__ explicit slots_producer(char *shared)
+        : slots(shared), free(plane_slots::SLOTS), oldest(0), used(0) {}
+
+    __device__ void fill(const float32_product &p, const strip &of_a, const strip &of_b, bool wide,
+                         bool low) {
+        const unsigned a_planes = planes_of_a(wide, low), b_planes = planes_of_b(wide);
+        const unsigned at = slots.chunk++ % plane_slots::CHUNKS;
+        unsigned count = 0;
+        char *const a = slots.take(a_planes, count), *const b = slots.take(b_planes, count);
+        while (free < count) {
+            const unsigned old = oldest % plane_slots::CHUNKS;
+            mbarrier_wait_alone(slots.empty + old, oldest++ / plane_slots::CHUNKS);
+            free += used >> 8 * old & 255;
+        }
+        free -= count;
+        used = (used & ~(255u << 8 * at)) | count << 8 * at;
+        mbarrier_expect_tx(slots.full + at, (a_planes + b_planes) * TILE_BYTES);
+        copy_planes(b, wide ? p.b.wide : p.b.blocks, of_b, b_planes, slots.full + at);
+        copy_planes(a, wide ? p.a.wide : p.a.blocks, of_a, a_planes, slots.full + at);
     }
 };
 

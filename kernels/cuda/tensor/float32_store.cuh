@@ -1,16 +1,11 @@
-/* The float32 GEMM of the tensor cores: from sums in registers to C and, if it has any, its planes, through
-   shared memory, with the epilogues. */
+/* The float32 GEMM of the tensor cores: from sums in registers to C and, if it has any, its planes, with the
+   epilogues. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_FLOAT32_STORE_CUH
 
-#include "kernels/cuda/tensor/float32_block.cuh"
+#include "kernels/cuda/tensor/float32_planes.cuh"
 
 namespace float32 {
-
-static __device__ float4 each(float4 x, float4 y, float4 z, auto function) {
-    return {function(x.x, y.x, z.x), function(x.y, y.y, z.y), function(x.z, y.z, z.z),
-            function(x.w, y.w, z.w)};
-}
 
 /* An index of the thread that the compiler computes anew here, instead of keeping what depends on it in
    registers while the tile is multiplied. */
@@ -20,152 +15,155 @@ static __device__ unsigned thread_again() {
     return thread;
 }
 
+/* What the epilogue reads, requested ahead: of the backward epilogue 64 x 64 elements of Y (or Z), as
+   fours of block_planes; of the forward one the bias of both halves of the columns, in [j] those of the
+   pair of x[j]. */
+typedef float4 epilogue_inputs[8];
+
 /* A consumer warpgroup that stores its 64 x 128 sums, one block of 64 x 64 after the other. */
 struct tile_store {
     const float32_product &p;
     const sink<float> &out;
     const slope<float> &back;
-    const block_area area;
+    const block_planes shared;
     size_t first_row, first_column; /* of the sums */
 
     __device__ tile_store(const float32_product &product, const sink<float> &to, const slope<float> &slopes,
-                          char *shared, const tile &own)
-        : p(product), out(to), back(slopes), area(shared, thread_again()) {
+                          char *memory, const tile &own)
+        : p(product), out(to), back(slopes), shared(memory, thread_again()) {
         first_row = (size_t)(own.row_block + uniform(threadIdx.x / GROUP)) * 64;
         first_column = (size_t)own.column_block * 64;
     }
 
-    /* Can all threads of the warpgroup access whole, aligned fours of this block? */
-    __device__ bool aligned(size_t row0, size_t column0) const {
+    /* Can all threads of the warpgroup access whole, aligned fours of a block? half: of the columns. */
+    __device__ bool aligned(int half) const {
         const uintptr_t all = (uintptr_t)out.c | (uintptr_t)out.pre | (uintptr_t)out.bias |
                               (uintptr_t)back.output | (uintptr_t)back.pre | out.ldc * sizeof(float);
-        return all % 16 == 0 && row0 + 64 <= out.m && column0 + 64 <= out.n && !(back.on && out.beta != 0);
+        return all % 16 == 0 && first_row + 64 <= out.m && first_column + half * 64 + 64 <= out.n;
     }
 
-    /* The fours of this thread, AT_ONCE at a time: load(at), then finish(at, sum, loaded) returns what is
-       stored; `at` is the index in C. */
-    template <unsigned AT_ONCE, typename L, typename F>
-    __device__ void each_four(size_t row0, size_t column0, L load, F finish) const {
-        const size_t start = (row0 + area.row(0)) * out.ldc + column0 + area.column(), step = 2 * out.ldc;
-#pragma unroll 1
-        for (unsigned i = 0; i < block_area::FOURS; i += AT_ONCE) {
-            decltype(load(start)) loaded[AT_ONCE];
+    __device__ unsigned row() const {
+        return shared.warp * 16 + shared.lane / 4;
+    }
+    __device__ unsigned column() const {
+        return shared.lane % 4 * 2;
+    }
+
+    /* The index in C of four i of this lane, for i < 8: as block_planes has them. */
+    __device__ size_t at_four(int half, unsigned i) const {
+        return (first_row + shared.warp * 16 + shared.lane / 8 + i % 4 * 4) * out.ldc + first_column +
+               half * 64 + i / 4 * 32 + shared.lane % 8 * 4;
+    }
+    __device__ void load(float4 (&to)[8], const float *from, int half) const {
 #pragma unroll
-            for (unsigned u = 0; u < AT_ONCE; u++) loaded[u] = load(start + (i + u) * step);
+        for (unsigned i = 0; i < 8; i++) to[i] = *(const float4 *)(from + at_four(half, i));
+    }
+    __device__ void store(float *to, const fragment &x, int half) const {
+        shared.each_four(x, [&](unsigned i, float4 four) { *(float4 *)(to + at_four(half, i)) = four; });
+    }
+
+    /* What the derivative reads of one half, or the bias of both. */
+    __device__ void request(epilogue_inputs &in, int half) const {
+        if (back.on && aligned(half)) load(in, back.pre ? back.pre : back.output, half);
+        if (!out.bias || half) return;
+        const float *const bias = out.bias + first_column + column();
 #pragma unroll
-            for (unsigned u = 0; u < AT_ONCE; u++) {
-                const size_t at = start + (i + u) * step;
-                float4 *const four = area.four(i + u);
-                *(float4 *)(out.c + at) = *four = finish(at, *four, loaded[u]);
-            }
+        for (int j = 0; j < 8; j++) {
+            if (aligned(0)) in[j].x = __ldg(bias + j * 8), in[j].y = __ldg(bias + j * 8 + 1);
+            if (aligned(1)) in[j].z = __ldg(bias + 64 + j * 8), in[j].w = __ldg(bias + 64 + j * 8 + 1);
         }
     }
 
-    __device__ float4 load_c(size_t at) const {
-        return out.beta == 0 ? float4{} : *(const float4 *)(out.c + at);
+    __device__ void scale(fragment &x, int half) const {
+#pragma unroll
+        for (int i = 0; i < 32; i++) x[i / 4][i % 4] *= out.alpha;
+        if (out.beta == 0) return;
+        float4 c[8];
+        load(c, out.c, half);
+        shared.with_pairs(x, c, [&](float &to, float y) { to += out.beta * y; });
     }
 
-    __device__ float4 scaled(float4 sum, float4 c) const {
-        return each(sum, c, {}, [&](float s, float x, float) { return out.alpha * s + out.beta * x; });
-    }
-
-    __device__ void store_forward(size_t row0, size_t column0) const {
-        const float4 bias = __ldg((const float4 *)(out.bias + column0 + area.column()));
+    __device__ void forward(fragment &x, const epilogue_inputs &in, int half) const {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float left = half ? in[j].z : in[j].x, right = half ? in[j].w : in[j].y;
+#pragma unroll
+            for (int i = 0; i < 4; i++) x[j][i] += i % 2 ? right : left;
+        }
+        if (out.pre) store(out.pre, x, half);
         with_activation(
             out.activation, [&]<enum activation A>() {
-                each_four<2>(
-                    row0, column0, [&](size_t at) { return load_c(at); },
-                    [&](size_t at, float4 sum, float4 c) {
-                        const float4 z =
-                            each(scaled(sum, c), bias, {}, [](float x, float b, float) { return x + b; });
-                        if (out.pre) *(float4 *)(out.pre + at) = z;
-                        return each(z, {}, {}, [](float x, float, float) { return activate(A, x); });
-                    });
+#pragma unroll
+                for (int i = 0; i < 32; i++) x[i / 4][i % 4] = activate(A, x[i / 4][i % 4]);
             });
     }
 
-    __device__ void store_backward(size_t row0, size_t column0) const {
-        struct inputs {
-            float4 y, z;
-        };
+    __device__ void backward(fragment &x, const epilogue_inputs &in) const {
         with_activation(
             back.activation, [&]<enum activation A>() {
-                constexpr bool needs_input = ACTIVATIONS_NEEDING_INPUT >> A & 1;
-                each_four<needs_input ? 2 : 8>(
-                    row0, column0,
-                    [&](size_t at) {
-                        inputs in = {__ldg((const float4 *)(back.output + at)), {}};
-                        if (needs_input) in.z = __ldg((const float4 *)(back.pre + at));
-                        return in;
-                    },
-                    [&](size_t, float4 sum, const inputs &in) {
-                        return each(sum, in.z, in.y, [&](float s, float z, float y) {
-                            return out.alpha * s * derivative(A, z, y);
-                        });
-                    });
+                shared.with_pairs(x, in, [](float &to, float y) { to *= derivative(A, y, y); });
             });
     }
 
-    __device__ void store_sum(size_t row0, size_t column0) const {
-        each_four<4>(
-            row0, column0, [&](size_t at) { return load_c(at); },
-            [&](size_t, float4 sum, float4 c) { return scaled(sum, c); });
+    /* Any rows and columns, one element at a time, in memory of this thread; 0 outside C. */
+    __device__ void store_any(fragment &x, int half) const {
+        float *const own = (float *)shared.own + shared.lane;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 32; i++) own[i * 32] = x[i / 4][i % 4];
+#pragma unroll 1
+        for (unsigned i = 0; i < 32; i++) {
+            const size_t r = first_row + row() + i / 2 % 2 * 8,
+                         c = first_column + half * 64 + column() + i / 4 * 8 + i % 2;
+            float &value = own[i * 32];
+            if (r < out.m && c < out.n) {
+                const size_t at = r * out.ldc + c;
+                value = back.apply(at, out.finish(r, c, value));
+                out.c[at] = value;
+            } else {
+                value = 0;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 32; i++) x[i / 4][i % 4] = own[i * 32];
     }
 
-    /* Any rows and columns, one element at a time; 0 outside C. */
-    __device__ void store_any(size_t row0, size_t column0) const {
-#pragma unroll 1
-        for (unsigned i = 0; i < 4 * block_area::FOURS; i++) {
-            const size_t row = row0 + area.row(i / 4), column = column0 + area.column() + i % 4;
-            float *const value = (float *)area.four(i / 4) + i % 4;
-            if (row < out.m && column < out.n) {
-                const size_t at = row * out.ldc + column;
-                *value = back.apply(at, out.finish(row, column, *value));
-                out.c[at] = *value;
-            } else {
-                *value = 0;
+    __device__ void store_block(fragment &x, epilogue_inputs &in, int half) const {
+        const size_t column0 = first_column + half * 64;
+        if (aligned(half)) {
+            scale(x, half);
+            if (out.bias) forward(x, in, half);
+            if (back.on) {
+                backward(x, in);
+                if (half == 0) request(in, 1);
             }
+            store(out.c, x, half);
+        } else {
+            store_any(x, half);
+        }
+        float *const totals = back.on ? p.column_partials + first_row / 64 * p.n + column0 : NULL;
+        if (p.c.blocks) {
+            const size_t block = first_row / 64 * p.c.column_blocks + column0 / 64;
+            const unsigned raised = shared.write(x, p.c, block, totals, p.n - column0);
+            if (raised) atomicOr(&p.c.flags->state, raised); /* split_wide_kernel has reset it */
+        } else if (totals) {
+            shared.sum_columns(x, totals, p.n - column0);
         }
     }
 
-    __device__ void split_block(size_t block, float *totals, size_t width) const {
-        float x[block_area::FOURS][4];
-        area.take(x);
-        const unsigned raised = area.split(x, p.c, block, totals, width);
-        if (raised) atomicOr(&p.c.flags->state, raised); /* split_wide_kernel has reset it */
-    }
-
-    /* The block whose sums are in the area. */
-    __device__ void store_block(size_t row0, size_t column0) const {
-        if (!aligned(row0, column0))
-            store_any(row0, column0);
-        else if (back.on)
-            store_backward(row0, column0);
-        else if (out.bias)
-            store_forward(row0, column0);
-        else
-            store_sum(row0, column0);
-        float *const totals = back.on ? p.column_partials + row0 / 64 * p.n + column0 : NULL;
-        if (p.c.blocks)
-            split_block(row0 / 64 * p.c.column_blocks + column0 / 64, totals, p.n - column0);
-        else if (totals)
-            area.sum_columns(totals, p.n - column0);
-    }
-
-    /* From registers: 32 bytes of a row for four lanes. */
+    /* Without anything else. */
     __device__ void store_plainly(const float (&sums)[64]) const {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const size_t row = first_row + area.warp * 16 + area.lane / 4 + h * 8,
-                         column = first_column + area.lane % 4 * 2;
-            if (row >= out.m) continue;
-            float *at = out.c + row * out.ldc + column;
+            const size_t r = first_row + row() + h * 8, c = first_column + column();
+            if (r >= out.m) continue;
+            float *at = out.c + r * out.ldc + c;
 #pragma unroll
             for (int j = 0; j < 16; j++) {
                 const float x = out.alpha * sums[j * 4 + h * 2], y = out.alpha * sums[j * 4 + h * 2 + 1];
-                if (column + j * 8 + 1 < out.n)
+                if (c + j * 8 + 1 < out.n)
                     *(float2 *)(at + j * 8) = make_float2(x, y);
-                else if (column + j * 8 < out.n)
+                else if (c + j * 8 < out.n)
                     at[j * 8] = x;
             }
         }
@@ -176,17 +174,17 @@ struct tile_store {
                ((uintptr_t)out.c | out.ldc * sizeof(float)) % 8 == 0;
     }
 
-    __device__ void store(const float (&sums)[64]) const {
+    /* requested: `in` has what request(in, 0) gives. */
+    __device__ void store(const float (&sums)[64], epilogue_inputs &in, bool requested) const {
         if (plain()) return store_plainly(sums);
+        if (!requested) request(in, 0);
 #pragma unroll 1 /* so that the epilogues are in the instruction cache once */
         for (int half = 0; half < 2; half++) {
-            const size_t column = first_column + half * 64;
-            if (first_row >= p.m || column >= p.n) return;
-            if (half == 0)
-                area.put<0>(sums);
-            else
-                area.put<32>(sums);
-            store_block(first_row, column);
+            if (first_row >= p.m || first_column + half * 64 >= p.n) return;
+            fragment x;
+#pragma unroll
+            for (int i = 0; i < 32; i++) x[i / 4][i % 4] = half ? sums[32 + i] : sums[i];
+            store_block(x, in, half);
         }
     }
 };

@@ -33,8 +33,8 @@ static __device__ void prefetch(const float32_product &p, const float *matrix, s
         bulk_prefetch(matrix + (row0 + i) * ld + column0, bytes);
 }
 
-/* Calls fill(use, of_a, of_b, own, k) for each chunk of each tile, USES stages apart. */
-template <unsigned USES, typename F>
+/* Calls fill(use, of_a, of_b, own, k) for each chunk of each tile. */
+template <typename F>
 static __device__ void produce(const float32_product &p, const slope<float> &back, size_t ldc, F fill) {
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
@@ -42,7 +42,7 @@ static __device__ void produce(const float32_product &p, const slope<float> &bac
     unsigned use = 0;
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         strip of_a(p.a, own.row_block), of_b(p.b, own.column_block);
-        for (unsigned k = 0; k < chunks; k++, use += USES, of_a.next(), of_b.next()) {
+        for (unsigned k = 0; k < chunks; k++, use++, of_a.next(), of_b.next()) {
             if (back.on && chunks >= FEWEST_TO_PREFETCH) prefetch(p, back.output, ldc, own, k, chunks);
             fill(use, of_a, of_b, own, k);
         }
@@ -63,45 +63,50 @@ static __device__ void produce(const float32_product &p, const slope<float> &bac
                                enum way way) {
     const bool low = p.a.flags->state & PLANES_LOW;
     if (way == HALF)
-        produce<1>(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
+        produce(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
             ring<half_planes>(shared).fill(p, use, a, b);
         });
     if (way == HIGH)
-        produce<1>(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
+        produce(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
             ring<high_planes>(shared).fill(p, use, a, b);
         });
-    bool next = false;
-    if (way == MIXED)
-        produce<2>(p, back, ldc,
-                   [&](unsigned use, const strip &a, const strip &b, const tile &own, unsigned k) {
-                       const ring<mixed_planes> stages(shared);
-                       const bool wide = k ? next : is_wide(p, own, k);
-                       next = k + 1 < chunks_of(p) && is_wide(p, own, k + 1);
-                       stages.fill(use, wide ? p.a.wide : p.a.blocks, a, wide ? 3 : low ? 2 : 1);
-                       stages.fill(use + 1, wide ? p.b.wide : p.b.blocks, b, wide ? 3 : 2);
-                   });
+    if (way != MIXED) return;
+    slots_producer producer(shared);
+    tile_codes next = {}; /* a chunk ahead: the copies do not wait for them */
+    produce(p, back, ldc, [&](unsigned, const strip &a, const strip &b, const tile &own, unsigned k) {
+        if (k == 0) next.load(p, own, 0);
+        const bool wide = next.wide();
+        if (k + 1 < chunks_of(p)) next.load(p, own, k + 1);
+        producer.fill(p, a, b, wide, low);
+    });
 }
 
 template <bool A_T, bool B_T>
 static __device__ void consume(const float32_product &p, const sink<float> &out, const slope<float> &back,
                                char *shared, enum way way) {
+    constexpr bool GRADIENT = A_T; /* of weights: mostly without an epilogue */
     const unsigned chunks = chunks_of(p);
     const schedule all(p);
     const consumer body(p, shared);
+    plane_slots slots(shared);
     tile own;
     unsigned use = 0;
     turns::open(body.group);
     for (unsigned turn = 0; all.at(turn, own); turn++) {
         float sums[64];
+        epilogue_inputs in;
+        const auto request = [&] {
+            if (!GRADIENT) tile_store(p, out, back, shared, own).request(in, 0);
+        };
         if (way == HALF)
-            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, use);
+            body.sum_tile<half_planes, A_T, B_T>(sums, own, chunks, use, request);
         else if (way == HIGH)
-            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, use);
+            body.sum_tile<high_planes, A_T, B_T>(sums, own, chunks, use, request);
         else if (way == MIXED)
-            body.sum_tile_mixed<A_T, B_T>(sums, own, chunks, use);
+            body.sum_tile_mixed<A_T, B_T>(sums, own, chunks, slots, request);
         else
             body.sum_tile_plainly(sums, own);
-        tile_store(p, out, back, shared, own).store(sums);
+        tile_store(p, out, back, shared, own).store(sums, in, !GRADIENT && way != PLAIN);
     }
     turns::close(body.group);
 }

@@ -1,5 +1,5 @@
-/* PTX ldmatrix: 8 x 8 matrices from shared memory to the operand registers of mma.sync. Needs compute
-   capability 7.5. */
+/* PTX ldmatrix: 8 x 8 matrices from shared memory to the operand registers of mma.sync, with compute
+   capability 7.5; and stmatrix, from such registers, with 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_LDMATRIX_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_LDMATRIX_CUH
 
@@ -22,6 +22,17 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&words)[4], const void *row) 
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "r"(at)
                  : "memory");
+}
+
+/* Four matrices to shared memory: addresses and words as those of ldmatrix_x4. */
+__device__ inline void stmatrix_x4(const void *row, const uint32_t (&words)[4]) {
+#if __CUDA_ARCH__ >= 900
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+#endif
 }
 
 #endif

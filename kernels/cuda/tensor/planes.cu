@@ -138,15 +138,10 @@ struct split_pair {
     }
 };
 
-/* Block `index` of the two matrices together. */
+/* A block of a matrix. */
 struct place {
     const split_source &from;
-    size_t block; /* of this matrix */
-
-    __device__ place(const split_pair &both, size_t index)
-        : from(both.of[index >= both.of[0].to.count()]), block(index) {
-        if (index >= both.of[0].to.count()) block -= both.of[0].to.count();
-    }
+    const size_t block;
 
     __device__ void load(share &own) const {
         const bool aligned = ((uintptr_t)from.values | from.ld * sizeof(float)) % 16 == 0;
@@ -160,7 +155,9 @@ struct place {
 };
 
 __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ split_pair both) {
-    const place at(both, blockIdx.x);
+    const size_t first = both.of[0].to.count();
+    const bool second = blockIdx.x >= first;
+    const place at = {both.of[second], blockIdx.x - (second ? first : 0)};
     const planes &to = at.from.to;
     share own;
     at.load(own);
@@ -191,33 +188,32 @@ struct wide_job {
     plane_flags *c; /* of C, if its planes are written; else NULL */
 };
 
-/* A tile of C reads two blocks across at each step of k; if one of its four is wide, all are read as bf16. Is
-   that so for a tile that reads this block? All threads of the block. */
-static __device__ bool is_read_wide(const wide_job &job, bool second, size_t block) {
-    const plane_operand &own = job.as[second], &other = job.as[!second];
-    const unsigned row = (unsigned)(block / own.columns), column = (unsigned)(block % own.columns);
-    const unsigned k = own.k_is_rows ? row : column, across = own.k_is_rows ? column : row;
-    unsigned codes = own.codes[block] | own.codes[own.index(across ^ 1, k)];
-    for (unsigned i = threadIdx.x; i < other.blocks_across; i += THREADS)
-        codes |= other.codes[other.index(i, k)];
-    return __syncthreads_or(codes & CODE_WIDE);
-}
+static const unsigned WIDE_SHARE = 4; /* blocks of planes of a thread block */
 
-static const unsigned WIDE_BLOCKS = 6; /* resident thread blocks of an SM, to hide latency */
-
-/* After split_kernel: bf16 planes of the blocks that are read so. Resets the state of C. */
-__global__ void __launch_bounds__(THREADS, WIDE_BLOCKS)
-    split_wide_kernel(const __grid_constant__ wide_job job) {
-    const split_pair &both = job.both;
-    if (job.c && blockIdx.x == 0 && threadIdx.x == 0) job.c->state = PLANES_LOW;
-    const unsigned state = both.of[0].to.flags->state | both.of[1].to.flags->state;
-    if ((state & (PLANES_WIDE | PLANES_SPECIAL)) != PLANES_WIDE) return;
-    for (size_t index = blockIdx.x; index < both.count(); index += gridDim.x) {
-        const place at(both, index);
-        if (!is_read_wide(job, index >= both.of[0].to.count(), at.block)) continue;
+/* After split_kernel: bf16 planes of the blocks that are read so. A tile of C reads two blocks across of
+   each operand at each step of k; if one of the four is wide, all are read as bf16. A thread block has
+   some blocks of a step of k, and looks at the codes of all. Resets the state of C. */
+__global__ void __launch_bounds__(THREADS, 6) split_wide_kernel(const __grid_constant__ wide_job job) {
+    const plane_operand &a = job.as[0], &b = job.as[1];
+    const unsigned k = blockIdx.x, all = a.blocks_across + b.blocks_across;
+    if (job.c && k == 0 && blockIdx.y == 0 && threadIdx.x == 0) job.c->state = PLANES_LOW;
+    if (((a.flags->state | b.flags->state) & (PLANES_WIDE | PLANES_SPECIAL)) != PLANES_WIDE) return;
+    unsigned of_a = 0, of_b = 0;
+    for (unsigned i = threadIdx.x; i < a.blocks_across; i += THREADS) of_a |= a.codes[a.index(i, k)];
+    for (unsigned i = threadIdx.x; i < b.blocks_across; i += THREADS) of_b |= b.codes[b.index(i, k)];
+    const bool a_is_wide = __syncthreads_or(of_a & CODE_WIDE), b_is_wide = __syncthreads_or(of_b & CODE_WIDE);
+    if (!a_is_wide && !b_is_wide) return;
+    for (unsigned item = blockIdx.y; item < all; item += gridDim.y) {
+        const bool second = item >= a.blocks_across;
+        const plane_operand &of = job.as[second];
+        const unsigned i = item - (second ? a.blocks_across : 0);
+        const place at = {job.both.of[second], of.index(i, k)};
+        const unsigned code = of.codes[at.block];
+        if (!(second ? a_is_wide : b_is_wide) && !((code | of.codes[of.index(i ^ 1, k)]) & CODE_WIDE))
+            continue;
         share own;
         at.load(own);
-        own.scale(power_of_two(wide_exponent(at.from.to.codes[at.block])));
+        own.scale(power_of_two(wide_exponent(code)));
         for (unsigned p = 0; p < 3; p++) own.store<__nv_bfloat16>(at.plane(at.from.to.wide, p));
     }
 }
@@ -230,11 +226,14 @@ static split_pair without(split_pair both, bool a, bool b) {
 }
 
 void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
-                  enum gemm_op op, plane_flags *c, unsigned processors, cuda_launcher &launcher) {
+                  enum gemm_op op, plane_flags *c, cuda_launcher &launcher) {
     const split_pair both = {{a, b}}, some = without(both, a_is_split, b_is_split);
     const wide_job job = {
         both, {plane_operand(a.to, gemm_transposes_a(op)), plane_operand(b.to, !gemm_transposes_b(op))}, c};
     if (some.count())
         launch(launcher, "split_kernel", split_kernel, dim3((unsigned)some.count()), THREADS, 0, some);
-    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(processors * WIDE_BLOCKS), THREADS, 0, job);
+    const unsigned across = job.as[0].blocks_across + job.as[1].blocks_across,
+                   steps = (unsigned)(both.count() / across);
+    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(steps, blocks_for(across, WIDE_SHARE)),
+           THREADS, 0, job);
 }

@@ -94,6 +94,16 @@ static __device__ unsigned magnitude(float x) {
     return __float_as_uint(x) & 0x7fffffff;
 }
 
+/* The larger magnitude, NaN if one is. */
+static __device__ float larger_magnitude(float x, float y) {
+#    if __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(fabsf(x)), "f"(fabsf(y)));
+    return x;
+#    else
+    return __uint_as_float(max(magnitude(x), magnitude(y)));
+#    endif
+}
+
 /* Of all lanes. */
 static __device__ unsigned sum_of_warp(unsigned x) {
 #    if __CUDA_ARCH__ >= 800
@@ -109,9 +119,12 @@ static __device__ unsigned larger(unsigned x, int lane_mask) {
 }
 
 static __device__ unsigned largest_of_warp(unsigned x) {
-#    pragma unroll
+#    if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, x);
+#    else
     for (int mask = 16; mask; mask /= 2) x = larger(x, mask);
     return x;
+#    endif
 }
 
 static __device__ float power_of_two(int e) {

@@ -9,6 +9,6 @@
    that a product of this op reads. `wide` has room for three planes, `blocks` for two. c: the flags of C, if
    the product writes the planes of C; else NULL. */
 void split_launch(const split_source &a, bool a_is_split, const split_source &b, bool b_is_split,
-                  enum gemm_op op, plane_flags *c, unsigned processors, cuda_launcher &launcher);
+                  enum gemm_op op, plane_flags *c, cuda_launcher &launcher);
 
 #endif
