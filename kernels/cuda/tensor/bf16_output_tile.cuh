@@ -18,11 +18,41 @@ __device__ inline const char *quarter(const char *at, unsigned pitch, bool colum
     return at + row * pitch + unit * 16;
 }
 
+/* W^T, zeros outside, where W has no gaps between rows: eight neighbours in memory at a time. */
+template <typename T>
+__device__ inline void load_dense_weights(const output<T> &p, char *to, unsigned pitch, unsigned threads) {
+    const unsigned AT_A_TIME = 8, packs = p.units * p.classes / 8;
+    for (unsigned i = threadIdx.x; i < p.padded * MOST_CLASSES / 8;
+         i += threads) { /* eight units of a class */
+        const unsigned c = i / (p.padded / 8), unit = i % (p.padded / 8) * 8;
+        if (c >= p.classes || unit >= p.units) *(uint4 *)(to + c * pitch + unit * 2) = uint4();
+    }
+    for (unsigned i0 = threadIdx.x; i0 < packs; i0 += AT_A_TIME * threads) {
+        pack<T, 8> some[AT_A_TIME];
+#pragma unroll
+        for (unsigned i = 0; i < AT_A_TIME; i++)
+            if (i0 + i * threads < packs) some[i] = pack_at<8>(p.w + 8 * (i0 + i * threads));
+#pragma unroll
+        for (unsigned i = 0; i < AT_A_TIME; i++) {
+            const unsigned first = 8 * (i0 + i * threads);
+            unsigned unit = first / p.classes, c = first % p.classes;
+            if (i0 + i * threads >= packs) continue;
+#pragma unroll
+            for (unsigned e = 0; e < 8; e++) {
+                *(T *)(to + c * pitch + unit * 2) = some[i].value[e];
+                if (++c == p.classes) c = 0, unit++;
+            }
+        }
+    }
+}
+
 /* W^T, zeros outside: all `threads` of the block. Many requests at a time, before any store: for all that the
    compiler knows, a store to shared memory changes what is loaded after it. */
 template <typename T>
 __device__ inline void load_weights(const output<T> &p, char *to, unsigned pitch, unsigned threads) {
     const unsigned AT_A_TIME = 16;
+    if (p.ldw == p.classes && p.units % 8 == 0 && (uintptr_t)p.w % 16 == 0)
+        return load_dense_weights(p, to, pitch, threads);
     for (unsigned e0 = threadIdx.x; e0 < p.padded * MOST_CLASSES; e0 += AT_A_TIME * threads) {
         T some[AT_A_TIME];
 #pragma unroll
