@@ -106,6 +106,8 @@ struct gemm_call {
     /* B was complete before the kernel issued last lets another one start: one that starts before that ends
        may read B. In gemm_update, A was, too. */
     bool b_complete;
+    /* A weight gradient in place of gemm_update: it has the bits of the sums there. */
+    bool as_update;
 };
 
 /* What the column sums of a backward epilogue are multiplied by. */

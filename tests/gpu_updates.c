@@ -109,7 +109,8 @@ void gpu_copies_check(struct compute *compute, const struct gemm_call *shape, co
     const size_t elements = shape->m * shape->ldc;
     struct gpu_matrices *const fused = &copies->fused, *const apart = &copies->apart;
     const struct update after = gpu_rule_on(apart, shape->dtype, rule);
-    const struct gemm_call call = gpu_call_on(shape, apart);
+    struct gemm_call call = gpu_call_on(shape, apart);
+    call.as_update = true;
     if (shape->k) assert_status(compute_gemm(compute, &call), STATUS_OK);
     compute->device.driver->ops(&compute->device, shape->dtype)
         ->update(compute->device.ops_context, elements, &after, apart->step, apart->guard);

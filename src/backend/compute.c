@@ -189,7 +189,11 @@ bool compute_fuses_update(struct compute *compute, const struct gemm_call *call,
 enum status compute_gemm_update(struct compute *compute, const struct gemm_call *call,
                                 const struct weight_update *update, bool *updated) {
     *updated = !compute->audit || !audit_due(compute->audit, call);
-    if (!*updated) return audit_call(compute->audit, compute, call, run_gemm);
+    if (!*updated) {
+        struct gemm_call stored = *call;
+        stored.as_update = true;
+        return audit_call(compute->audit, compute, &stored, run_gemm);
+    }
     return check_result(compute, call, compute->backend->gemm_update(compute->context, call, update, 1));
 }
 

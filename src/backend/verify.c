@@ -333,7 +333,8 @@ enum status verify_gemm(struct compute *compute, const struct verify_case *test,
                              .beta = test->beta,
                              .lda = a_cols + test->pad,
                              .ldb = b_cols + test->pad,
-                             .ldc = test->n + test->pad};
+                             .ldc = test->n + test->pad,
+                             .as_update = test->as_update};
     const enum gemm_dtype c_dtype = dtype_of_c(&call), real = dtype_of_sums(test->dtype);
     const size_t c_size = dtype_size(c_dtype);
     const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;

@@ -29,6 +29,7 @@ struct verify_case {
     bool epilogue; /* bias and `activation`; skipped if the backend does not fuse them */
     bool backward; /* the backward epilogue of `activation`; skipped likewise */
     enum activation activation;
+    bool as_update; /* as in struct gemm_call */
     bool keeps_pre; /* the epilogue also stores the input of the activation */
     bool twice;     /* again on the same buffers with other inputs: detects a cached result */
     enum verify_values values;

@@ -119,9 +119,9 @@ static bool by_gradient_kernel(const tuned_context *context) {
     return context->bf16.open && context->tensor_cores == TENSOR_AUTO;
 }
 
-/* Where no product updates the weights, cuBLAS computes the gradients: it is faster. */
+/* Other weight gradients are those of cuBLAS: it is faster without the update. */
 static bool is_weight_gradient(const tuned_context *context, const struct gemm_call *call) {
-    return context->updates && by_gradient_kernel(context) && bf16_gradient_takes(call);
+    return call->as_update && by_gradient_kernel(context) && bf16_gradient_takes(call);
 }
 
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
@@ -179,9 +179,10 @@ static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
 /* The kernel that does this update; LIBRARY: none. */
 static enum kernel choose_update(tuned_context *context, const struct gemm_call *call,
                                  const struct weight_update *update) {
-    context->updates |= !update->rule.average && !update->rule.clip;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    const enum kernel kernel = call->k ? choose(context, call, launcher)
+    struct gemm_call product = *call;
+    product.as_update = true;
+    const enum kernel kernel = call->k ? choose(context, &product, launcher)
                                : by_gradient_kernel(context) && gemm_is_16bit(call->dtype) ? GRADIENT
                                : six_products_open(context)                                ? BF16X6
                                                                                            : LIBRARY;

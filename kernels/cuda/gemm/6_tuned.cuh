@@ -23,7 +23,6 @@ struct tuned_context {
     void *library;    /* the context of cublas; NULL until the first call that cuBLAS runs */
     enum gemm_precision precision;
     int tensor_cores; /* the option `tensor`, of float32 products and those of 16 bits */
-    bool updates; /* the caller has asked for products that update the weights, by a rule that they have */
     struct float32_workspace float32;
     struct bf16_workspace bf16;
     struct bf16x6_workspace bf16x6;
