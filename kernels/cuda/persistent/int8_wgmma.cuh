@@ -50,16 +50,15 @@ __device__ inline void write_slices(int (&column)[2][2], char *to) {
     words[3 * SLICE_BYTES / 4] = __byte_perm(low, low2, after) ^ 0x80808080;
 }
 
-/* Scales of units, in shared memory. After a barrier, each thread computes those of its two units from the
-   largest magnitudes; four threads store what sums are multiplied by, for use after the next barrier. */
+/* Scales of units, in shared memory. Each thread computes those of its two units from their largest
+   magnitudes, as bits; four threads store what sums are multiplied by, for use after the next barrier. */
 struct unit_scales {
-    uint32_t *most;  /* [UNITS]: bits */
     float *of_bytes; /* [UNITS]: of integers times bytes, which are 255 for an input of 1 */
 
-    __device__ void start(float (&inverse)[2]) const {
+    __device__ void start(float (&inverse)[2], const uint32_t (&most)[2]) const {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const slice_scale scale(most[lane_unit() + e]);
+            const slice_scale scale(most[e]);
             inverse[e] = scale.inverse;
             if (threadIdx.x < UNITS / 2) of_bytes[lane_unit() + e] = scale.scale * float(1.0 / 255.0);
         }
@@ -193,13 +192,26 @@ struct unit_weights {
         return (float)(sum[i] * 256 + sum[4 + i]) * 65536.0f + (float)(sum[8 + i] * 256 + sum[12 + i]);
     }
 
+    /* Pack n of this warp in slices, for forward, or the bias. */
+    __device__ void write_pack(int n, int packs, const float (&inverse)[2], char *slices, float *bias) const {
+        const int pack = pack_of(n);
+        if (pack == packs && lane() < 4)
+            reinterpret_cast<float2 *>(bias)[lane()] = make_float2(weight[n][0], weight[n][1]);
+        if (n == TILES - 1 && pack >= padded_packs(packs)) return; /* few warps have that tile */
+        int column[2][2];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            column[i % 2][i / 2] = __float2int_rn(weight[n][i] * (pack < packs ? inverse[i % 2] : 0));
+        by_wgmma::write_slices(column, slices + pack * K16_BYTES);
+    }
+
     /* dW1 and the update. `first` holds the packs of the first two tiles; meanwhile() runs while they are
-       multiplied. Few warps have a pack in the last tile, so it is not multiplied by wgmma, which takes a
-       whole warpgroup. */
-    template <typename M>
+       multiplied, and updated(n) after the update of tiles 0 and 1. Few warps have a pack in the last tile,
+       so it is not multiplied by wgmma, which takes a whole warpgroup. */
+    template <typename M, typename U>
     __device__ void descend(columns (&first)[2], const char *const (&row)[ROWS / 32], const char *one,
                             int packs, const char *dz_slices, const float (&factor)[2],
-                            const sgd_update &update, float rate, M meanwhile) {
+                            const sgd_update &update, float rate, M meanwhile, U updated) {
         int sum[2][16];
         const auto update_tile = [&](int n, const int(&sum)[16]) {
             if (!has(packs, n)) return;
@@ -215,9 +227,11 @@ struct unit_weights {
         first[0].load(row, one, packs, pack_of(2));
         update_tile(0, sum[0]);
         start(sum[0], first[0], dz_slices);
+        updated(0);
         wgmma_wait<1>();
         wgmma_done(sum[1]);
         update_tile(1, sum[1]);
+        updated(1);
         wgmma_wait<0>();
         wgmma_done(sum[0]);
         update_tile(2, sum[0]);
@@ -245,32 +259,14 @@ struct unit_weights {
         }
     }
 
-    /* The largest |W1| of each unit; not the bias, which forward adds as a float. */
-    __device__ void find_max(int packs, uint32_t *w1_max) const {
-        uint32_t most[2] = {0, 0};
+    /* The largest of `values`, weights or velocities, of each unit; not of the bias, which forward adds as a
+       float. */
+    __device__ static void find_max(const float (&values)[TILES][4], int packs, uint32_t *most) {
+        uint32_t own[2] = {0, 0};
 #pragma unroll
         for (int i = 0; i < 4 * TILES; i++)
-            if (pack_of(i / 4) != packs) most[i % 2] = max(most[i % 2], magnitude(weight[i / 4][i % 4]));
-        atomic_column_max(most[0], most[1], w1_max);
-    }
-
-    /* W1 in slices, and the biases, for forward. After a barrier. */
-    __device__ void write_slices(int packs, const unit_scales &scales, char *slices, float *bias) const {
-        float inverse[2];
-        scales.start(inverse);
-#pragma unroll
-        for (int n = 0; n < TILES; n++) {
-            const int pack = pack_of(n);
-            if (pack == packs && lane() < 4)
-                reinterpret_cast<float2 *>(bias)[lane()] = make_float2(weight[n][0], weight[n][1]);
-            if (n == TILES - 1 && pack >= padded_packs(packs)) break; /* few warps have that tile */
-            int column[2][2];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                column[i % 2][i / 2] = __float2int_rn(weight[n][i] * (pack < packs ? inverse[i % 2] : 0));
-            by_wgmma::write_slices(column, slices + pack * K16_BYTES);
-        }
-        wgmma_written();
+            if (pack_of(i / 4) != packs) own[i % 2] = max(own[i % 2], magnitude(values[i / 4][i % 4]));
+        atomic_column_max(own[0], own[1], most);
     }
 
     /* Calls of_pixel(pixel, unit of the block, weight, velocity) for all weights of the first `units` units,

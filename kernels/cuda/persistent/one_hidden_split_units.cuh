@@ -47,26 +47,32 @@ template <bool VELOCITY> struct block : output_stages {
             if (row(h) >= rows) values[h][0] = values[h][1] = 0;
     }
 
+    /* W2 for the logits: a lane has two units, and of the columns of both products of 8 the packed class. */
+    struct logit_weights {
+        tf32_pair<2> columns[2];
+
+        __device__ explicit logit_weights(const float *unit)
+            : columns{tf32_pair<2>(unit[0], unit[PACKED_PITCH]),
+                      tf32_pair<2>(unit[2], unit[PACKED_PITCH + 2])} {}
+    };
+
+    __device__ logit_weights load_logit_weights() const {
+        const int column = lane() / 4;
+        return logit_weights(at<float>(smem_layout::OUT_WEIGHT) + lane_unit() * PACKED_PITCH +
+                             column / 2 * 4 + column % 2);
+    }
+
     /* The block's partial sums of three logits of this thread's rows, to the owners of the rows. */
-    __device__ void send_logits(int rows, uint32_t tag) const {
-        const float4 *weight = at<float4>(smem_layout::OUT_WEIGHT) + quad();
-        float part[2][3] = {};
+    __device__ void send_logits(const logit_weights &weights, int rows, uint32_t tag) const {
+        const tf32_pair<4> units(hidden[0][0], hidden[1][0], hidden[0][1], hidden[1][1]);
+        float sum[2][4] = {};
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            const float4 w = weight[u * PACKETS];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float value = __shfl_sync(0xffffffffu, hidden[h][u % 2], u / 2, 4);
-                part[h][0] += value * w.x;
-                part[h][1] += value * w.y;
-                part[h][2] += value * w.z;
-            }
-        }
+        for (int n = 0; n < 2; n++) multiply_tf32x3(sum[n], units, weights.columns[n]);
 #pragma unroll
         for (int h = 0; h < 2; h++)
             if (row(h) < rows && 3 * quad() < plan.classes)
-                ll_send(plan.logits + (row(h) * plan.groups + blockIdx.x) * PACKETS + quad(), part[h][0],
-                        part[h][1], part[h][2], tag);
+                ll_send(plan.logits + (row(h) * plan.groups + blockIdx.x) * PACKETS + quad(), sum[0][2 * h],
+                        sum[0][2 * h + 1], sum[1][2 * h], tag);
     }
 
     /* H, for dW2. After a barrier of the main warps: the slices of W1 were there. */
@@ -82,30 +88,23 @@ template <bool VELOCITY> struct block : output_stages {
     /* dZ of this thread's rows and units, and its largest magnitudes; true if the losses of the rows are
        finite. */
     __device__ bool input_gradient(const float (&g)[2][3], int rows) {
-        float part[2][UNITS];
-        const float4 *weight = at<float4>(smem_layout::OUT_WEIGHT) + quad();
+        const float4 weight = at<float4>(smem_layout::OUT_WEIGHT)[lane()];
+        float part[4] = {}, last[4] = {}; /* two chains of products, of two classes and of one */
+        multiply_tf32x3(part, tf32_pair<4>(g[0][0], g[1][0], g[0][1], g[1][1]),
+                        tf32_pair<2>(weight.x, weight.y));
+        multiply_tf32x3(last, tf32_pair<2>(g[0][2], g[1][2]), tf32_pair<1>(weight.z));
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-            const float4 w = weight[u * PACKETS];
-#pragma unroll
-            for (int h = 0; h < 2; h++) part[h][u] = g[h][0] * w.x + g[h][1] * w.y + g[h][2] * w.z;
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            halve<8>(part[h], quad() & 2, 2);
-            halve<4>(part[h], quad() & 1, 1);
-        }
+        for (int i = 0; i < 4; i++) part[i] += last[i];
         if (plan.activation[0] == ACTIVATION_RELU) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 dz[i / 2][i % 2] =
-                    part[i / 2][i % 2] * derivative(ACTIVATION_RELU, pre[i / 2][i % 2], hidden[i / 2][i % 2]);
+                    part[i] * derivative(ACTIVATION_RELU, pre[i / 2][i % 2], hidden[i / 2][i % 2]);
         } else {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 dz[i / 2][i % 2] =
-                    part[i / 2][i % 2] *
-                    derivative_called(plan.activation[0], pre[i / 2][i % 2], hidden[i / 2][i % 2]);
+                    part[i] * derivative_called(plan.activation[0], pre[i / 2][i % 2], hidden[i / 2][i % 2]);
         }
         clear_padding(rows, dz);
         atomic_column_max(max(magnitude(dz[0][0]), magnitude(dz[1][0])),
@@ -113,15 +112,22 @@ template <bool VELOCITY> struct block : output_stages {
         return g[0][0] == g[0][0] && g[1][0] == g[1][0];
     }
 
+    /* The gradients, for dW2. */
+    __device__ void store_gradients(const float (&g)[2][3]) const {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            at<float4>(smem_layout::GRADIENTS)[row(h) * PACKETS + quad()] =
+                make_float4(g[h][0], g[h][1], g[h][2], 0);
+    }
+
     /* dZ in slices. The k of a product are rows 2 t, 2 t + 8, 2 t + 1, 2 t + 9 of 16. After a barrier. */
     __device__ void write_dz_slices() const {
         float inverse[2];
         int column[2][2];
-        dz_scales().start(inverse);
+        dz_scales().start(inverse, {dz_max()[lane_unit()], dz_max()[lane_unit() + 1]});
 #pragma unroll
         for (int i = 0; i < 4; i++) column[i % 2][i / 2] = __float2int_rn(dz[i / 2][i % 2] * inverse[i % 2]);
         by_wgmma::write_slices(column, shared + smem_layout::DZ_SLICES + warp() * by_wgmma::K16_BYTES);
-        if (threadIdx.x < UNITS) w1_max()[threadIdx.x] = 0; /* for the new weights */
         wgmma_written();
     }
 
@@ -136,24 +142,79 @@ template <bool VELOCITY> struct block : output_stages {
         for (int n = 0; n < 2; n++) first[n].load(row, at<char>(smem_layout::ONE), plan.packs, w1.pack_of(n));
     }
 
-    /* dW1, db1 and the updates of all weights. */
-    __device__ void descend(columns (&first)[2], int buffer, float rate) {
+    /* The largest weights and velocities, before they change. */
+    __device__ void find_largest() const {
+        w1.find_max(w1.weight, plan.packs, w1_max());
+        if (VELOCITY) w1.find_max(w1.velocity, plan.packs, v1_max());
+    }
+
+    /* The scales of W1, made of bounds. */
+    __device__ void scale_weights(float (&inverse)[2], const uint32_t (&most)[2]) const {
+        if (threadIdx.x < UNITS / 2)
+            at<uint2>(smem_layout::W1_BOUND)[threadIdx.x] = make_uint2(most[0], most[1]);
+        w1_scales().start(inverse, most);
+    }
+
+    /* Upper bounds of |W1| after the update, so that slices need not wait for all weights: a gradient is at
+       most the sum of |dZ| over the batch. */
+    __device__ void bound_weights(uint32_t (&most)[2], float rate) const {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int unit = lane_unit() + e;
+            const float weight = __uint_as_float(w1_max()[unit]);
+            float change = update.weight_decay * weight + ROWS * __uint_as_float(dz_max()[unit]);
+            if (VELOCITY) change += update.momentum * __uint_as_float(v1_max()[unit]);
+            most[e] = __float_as_uint(1.0001f * (weight + rate * change)); /* and rounding */
+        }
+    }
+
+    /* dW1, db1, the updates of all weights, and W1 in slices but for the last tiles. */
+    __device__ void descend(columns (&first)[2], int buffer, float rate, float (&inverse)[2]) {
+        uint32_t most[2];
+        bound_weights(most, rate);
+        scale_weights(inverse, most);
         const char *const row[ROWS / 32] = {image(buffer, lane()), image(buffer, 32 + lane()),
                                             image(buffer, 64 + lane()), image(buffer, 96 + lane())};
         const float2 factor = *reinterpret_cast<const float2 *>(dz_scales().of_bytes + lane_unit());
-        w1.descend(first, row, at<char>(smem_layout::ONE), plan.packs, shared + smem_layout::DZ_SLICES,
-                   {factor.x, factor.y}, update, rate, [&] { update_output(rate); });
+        w1.descend(
+            first, row, at<char>(smem_layout::ONE), plan.packs, shared + smem_layout::DZ_SLICES,
+            {factor.x, factor.y}, update, rate, [&] { update_output(rate); },
+            [&](int n) { write_w1_pack(n, inverse); });
     }
 
-    __device__ void find_w1_max() const {
-        w1.find_max(plan.packs, w1_max());
+    __device__ void write_w1_pack(int n, const float (&inverse)[2]) const {
+        w1.write_pack(n, plan.packs, inverse, shared + smem_layout::W1_SLICES, at<float>(smem_layout::BIAS));
     }
 
-    /* W1 in slices, for forward. After a barrier. */
-    __device__ void write_w1_slices() const {
-        w1.write_slices(plan.packs, w1_scales(), shared + smem_layout::W1_SLICES,
-                        at<float>(smem_layout::BIAS));
-        if (threadIdx.x < UNITS) dz_max()[threadIdx.x] = 0; /* for the next step */
+    /* Tiles of W1 in slices, from `first` on. After a barrier. */
+    __device__ void write_w1_slices(int first, const float (&inverse)[2]) const {
+#pragma unroll
+        for (int n = 0; n < by_wgmma::TILES; n++)
+            if (n >= first) write_w1_pack(n, inverse);
+        wgmma_written();
+        if (threadIdx.x < UNITS) /* for the next step */
+            w1_max()[threadIdx.x] = v1_max()[threadIdx.x] = dz_max()[threadIdx.x] = 0;
+    }
+
+    /* --- the start and the end of a launch: all warps --- */
+
+    __device__ void write_all_slices(int first_step) const {
+        const kept_bounds &kept = plan.kept[blockIdx.x];
+        float inverse[2];
+        find_largest();
+        __syncthreads();
+        if (first_step == kept.end && first_step % LONGEST != 0 && threadIdx.x < UNITS)
+            w1_max()[threadIdx.x] = max(w1_max()[threadIdx.x], kept.w1[threadIdx.x]);
+        __syncthreads();
+        scale_weights(inverse, {w1_max()[lane_unit()], w1_max()[lane_unit() + 1]});
+        __syncthreads();
+        write_w1_slices(0, inverse);
+    }
+
+    __device__ void keep_bounds(int end) const {
+        kept_bounds &kept = plan.kept[blockIdx.x];
+        if (threadIdx.x < UNITS) kept.w1[threadIdx.x] = at<uint32_t>(smem_layout::W1_BOUND)[threadIdx.x];
+        if (threadIdx.x == 0) kept.end = end;
     }
 
     template <typename E> __device__ void all_weights(E each) {

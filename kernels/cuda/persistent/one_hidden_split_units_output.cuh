@@ -3,6 +3,7 @@
 #define TESSERA_KERNELS_CUDA_PERSISTENT_ONE_HIDDEN_SPLIT_UNITS_OUTPUT_CUH
 
 #include "kernels/cuda/persistent/one_hidden_split_units_plan.cuh"
+#include "kernels/cuda/persistent/tf32x3.cuh"
 
 namespace persistent::split_units {
 
@@ -22,7 +23,9 @@ struct packet_loss {
         sum = 0;
 #pragma unroll
         for (int j = 0; j < 3; j++) {
-            gradient[j] = class_of(j) == label && z[j] == -INFINITY ? NAN : expf(z[j] - max);
+            const float e = expf(z[j] - max);
+            asm volatile("" : : "f"(e)); /* computed in all lanes: no branches */
+            gradient[j] = class_of(j) == label && z[j] == -INFINITY ? NAN : e;
             sum += gradient[j];
         }
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -79,12 +82,13 @@ struct output_stages : block_base {
         z[0] += bias.x, z[1] += bias.y, z[2] += bias.z; /* -infinity in the padding */
     }
 
-    /* dL/dlogits of the rows that this block owns, sent to all blocks; NaN if the loss of a row is not
-       finite. `label` is that of this warp's first row. */
-    __device__ void output_layer(int step, int input_slot, int rows, int label, uint32_t tag) const {
-        const float mean = 1.0f / (float)rows;
+    /* dL/dlogits of the rows that this warp owns, sent to all blocks; NaN if the loss of a row is not finite.
+       `label` is that of its first row. Returns whether it owns a row. */
+    __device__ bool output_layer(int step, int input_slot, int rows, int label, float mean,
+                                 uint32_t tag) const {
+        const int first = warp() - MAIN_WARPS;
 #pragma unroll 1
-        for (int i = warp() - MAIN_WARPS; i < plan.own; i += OUTPUT_WARPS) {
+        for (int i = first; i < plan.own; i += OUTPUT_WARPS) {
             const int r = blockIdx.x * plan.own + i;
             if (r >= rows) break;
             if (i >= OUTPUT_WARPS) label = label_of(input_slot, rows, i);
@@ -97,31 +101,29 @@ struct output_stages : block_base {
             const float4 record = loss.record(plan.classes, label);
             if (lane() == 0) plan.record(step, r, record);
         }
+        return first < plan.own && (int)blockIdx.x * plan.own + first < rows;
     }
 
-    /* This warp's part of dW2 and db2, over 16 rows: a lane holds three classes of a unit in the end. */
-    __device__ void output_gradient(int rows, uint32_t tag) const {
-        const int first_row = (warp() - MAIN_WARPS) * 16 + lane() / 4;
-        float g[2][3], sum[3 * UNITS] = {}, bias[3];
-        receive_gradients(g, first_row, rows, tag);
+    /* This warp's part of dW2 and db2, over 16 rows. */
+    __device__ void output_gradient() const {
+        static const uint32_t ONE[2] = {0x3f800000, 0x3f800000};
+        const int g = lane() / 4, first_row = (warp() - MAIN_WARPS) * 16 + lane() % 4;
+        const float2 *gradient = at<float2>(smem_layout::GRADIENTS) + first_row * PACKED_PITCH / 2 + g;
+        const float *unit = at<float>(smem_layout::HIDDEN) + first_row * UNITS + g;
+        float sum[4] = {}, bias[4] = {}; /* classes 2 g, 2 g, 2 g + 1, 2 g + 1 of a packed row */
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float4 *hidden_row = at<float4>(smem_layout::HIDDEN) + (first_row + 8 * h) * UNITS / 4,
-                         first = hidden_row[0], second = hidden_row[1];
-            const float of[UNITS] = {first.x,  first.y,  first.z,  first.w,
-                                     second.x, second.y, second.z, second.w};
-#pragma unroll
-            for (int i = 0; i < 3 * UNITS; i++) sum[i] += of[i / 3] * g[h][i % 3];
+        for (int r = 0; r < 16; r += 8) {
+            const float2 first = gradient[r * PACKED_PITCH / 2],
+                         second = gradient[(r + 4) * PACKED_PITCH / 2];
+            const tf32_pair<4> classes(first.x, first.y, second.x, second.y);
+            multiply_tf32x3(sum, classes, tf32_pair<2>(unit[r * UNITS], unit[(r + 4) * UNITS]));
+            mma_tf32(bias, classes.small, ONE);
+            mma_tf32(bias, classes.big, ONE);
         }
-#pragma unroll
-        for (int j = 0; j < 3; j++) bias[j] = g[0][j] + g[1][j];
-        halve<24>(sum, lane() & 16, 16);
-        halve<12>(sum, lane() & 8, 8);
-        halve<6>(sum, lane() & 4, 4);
-        reduce_across_lanes(bias);
-        float4 *to = at<float4>(smem_layout::OUT_SUMS) + (warp() - MAIN_WARPS) * WEIGHTS / 4 + lane();
-        to[0] = make_float4(sum[0], sum[1], sum[2], 0);
-        if (lane() < PACKETS) to[UNITS * PACKETS] = make_float4(bias[0], bias[1], bias[2], 0);
+        float2 *to = at<float2>(smem_layout::OUT_SUMS) + (warp() - MAIN_WARPS) * WEIGHTS / 2 + g;
+        to[lane_unit() * PACKED_PITCH / 2] = make_float2(sum[0], sum[2]);
+        to[(lane_unit() + 1) * PACKED_PITCH / 2] = make_float2(sum[1], sum[3]);
+        if (lane() % 4 == 0) to[UNITS * PACKED_PITCH / 2] = make_float2(bias[0], bias[2]);
     }
 
     /* Updates W2 and b2 (the same in all blocks). After a barrier. */

@@ -14,7 +14,16 @@ static const int MAIN_THREADS = 32 * MAIN_WARPS;
 static const int MAX_CLASSES = 3 * PACKETS;
 static const int WEIGHTS = (UNITS + 1) * PACKED_PITCH; /* of W2 in a block, and b2 */
 static const int INPUT_SLOTS = 3;
+static const int LONGEST = 1024;          /* steps of a launch */
+static const int EARLY_TILES = 2;         /* of W1: in slices before all products of dW1 are there */
 static const size_t STATIC_SHARED = 1024; /* bytes: sums over a block, the mbarrier, and a reserve */
+
+/* What the scales of W1 were made of when a launch ended before step `end`: the next launch within an epoch
+   takes the same, so that bits do not depend on where an epoch is cut. */
+struct kept_bounds {
+    int end;
+    uint32_t w1[UNITS];
+};
 
 struct plan : byte_pixel_plan<2> {
     int groups;            /* of units: thread blocks */
@@ -22,29 +31,33 @@ struct plan : byte_pixel_plan<2> {
     int packs;             /* of an image */
     ll_packet3 *logits;    /* partial sums: [ROWS][groups][PACKETS] */
     ll_packet3 *gradients; /* dL/dlogits: [ROWS][PACKETS] */
+    kept_bounds *kept;     /* of each block, from launch to launch */
 };
 
 /* Shared memory, in bytes. What a step needs between its two products lies where the slices of W1 were. The
    images of two steps come last. */
 struct smem_layout {
-    static constexpr int OUT_WEIGHT = 0,                              /* [WEIGHTS] */
-        OUT_VELOCITY = OUT_WEIGHT + 4 * WEIGHTS,                      /* [WEIGHTS] */
-        W1_MAX = OUT_VELOCITY + 4 * WEIGHTS,                          /* largest |W1| of each unit, as bits */
-        DZ_MAX = W1_MAX + 4 * UNITS,                                  /* largest |dZ| of each unit, as bits */
-        W1_SCALE = DZ_MAX + 4 * UNITS,                                /* [UNITS], and of dZ: unit_scales */
+    static constexpr int OUT_WEIGHT = 0,         /* [WEIGHTS] */
+        OUT_VELOCITY = OUT_WEIGHT + 4 * WEIGHTS, /* [WEIGHTS] */
+        W1_MAX = OUT_VELOCITY + 4 * WEIGHTS,     /* largest |W1| of each unit, as bits: [UNITS] */
+        V1_MAX = W1_MAX + 4 * UNITS,             /* of its velocities */
+        DZ_MAX = V1_MAX + 4 * UNITS,             /* of dZ */
+        W1_BOUND = DZ_MAX + 4 * UNITS,           /* of |W1| after the update: what its scale is made of */
+        W1_SCALE = W1_BOUND + 4 * UNITS,         /* [UNITS], and of dZ: unit_scales */
         DZ_SCALE = W1_SCALE + 4 * UNITS, BIAS = DZ_SCALE + 4 * UNITS, /* b1: [UNITS] */
-        ONE = BIAS + 4 * UNITS,                               /* the pack of the bias: 255, 0, 0, .. */
-        INPUTS = ONE + PIXELS,                                /* input_ring */
-        W1_SLICES = INPUTS + input_ring<INPUT_SLOTS>::BYTES,  /* [padded packs] of 16 k */
-        DZ_SLICES = W1_SLICES,                                /* over all rows */
-        HIDDEN = DZ_SLICES + ROWS / 16 * by_wgmma::K16_BYTES, /* [ROWS][UNITS] */
-        OUT_SUMS = HIDDEN + 4 * ROWS * UNITS,                 /* of dW2 and db2: [OUTPUT_WARPS][WEIGHTS] */
-        BETWEEN = OUT_SUMS + 4 * OUTPUT_WARPS * WEIGHTS - W1_SLICES;
-    static_assert(W1_SLICES % 16 == 0 && BETWEEN <= (by_wgmma::TILES - 1) * WARPS * by_wgmma::K16_BYTES);
+        ONE = BIAS + 4 * UNITS,                              /* the pack of the bias: 255, 0, 0, .. */
+        INPUTS = ONE + PIXELS,                               /* input_ring */
+        W1_SLICES = INPUTS + input_ring<INPUT_SLOTS>::BYTES, /* [padded packs] of 16 k */
+        HIDDEN = W1_SLICES,                                  /* [ROWS][UNITS] */
+        GRADIENTS = HIDDEN + 4 * ROWS * UNITS,               /* dL/dlogits: [ROWS][PACKED_PITCH] */
+        DZ_SLICES = W1_SLICES + EARLY_TILES * WARPS * by_wgmma::K16_BYTES, /* over all rows */
+        OUT_SUMS = DZ_SLICES + ROWS / 16 * by_wgmma::K16_BYTES, /* of dW2 and db2: [OUTPUT_WARPS][WEIGHTS] */
+        END = OUT_SUMS + 4 * OUTPUT_WARPS * WEIGHTS;
+    static_assert(W1_SLICES % 16 == 0 && GRADIENTS + 4 * ROWS * PACKED_PITCH <= DZ_SLICES);
 
     __host__ __device__ static int images(int packs) {
-        const int least = (by_wgmma::TILES - 1) * WARPS, padded = by_wgmma::padded_packs(packs);
-        return W1_SLICES + (padded > least ? padded : least) * by_wgmma::K16_BYTES;
+        const int end = W1_SLICES + by_wgmma::padded_packs(packs) * by_wgmma::K16_BYTES;
+        return end > END ? end : END;
     }
     __host__ __device__ static size_t bytes(int packs, int batch) {
         return (size_t)images(packs) + (size_t)2 * batch * pixel_pitch(packs) + by_wgmma::BEYOND;
@@ -52,7 +65,7 @@ struct smem_layout {
 };
 
 /* Barriers of some warps of a block; 0 is that of the block. */
-enum { BARRIER_MAIN = 1, BARRIER_FORWARD, BARRIER_HIDDEN };
+enum { BARRIER_MAIN = 1, BARRIER_FORWARD, BARRIER_OUTPUT, BARRIER_GRADIENTS };
 
 /* One thread of the block whose hidden units start at UNITS * blockIdx.x. */
 struct block_base {
@@ -76,14 +89,17 @@ struct block_base {
     __device__ uint32_t *w1_max() const {
         return at<uint32_t>(smem_layout::W1_MAX);
     }
+    __device__ uint32_t *v1_max() const {
+        return at<uint32_t>(smem_layout::V1_MAX);
+    }
     __device__ uint32_t *dz_max() const {
         return at<uint32_t>(smem_layout::DZ_MAX);
     }
     __device__ by_wgmma::unit_scales w1_scales() const {
-        return {w1_max(), at<float>(smem_layout::W1_SCALE)};
+        return {at<float>(smem_layout::W1_SCALE)};
     }
     __device__ by_wgmma::unit_scales dz_scales() const {
-        return {dz_max(), at<float>(smem_layout::DZ_SCALE)};
+        return {at<float>(smem_layout::DZ_SCALE)};
     }
     __device__ input_ring<INPUT_SLOTS> inputs() const {
         return {shared + smem_layout::INPUTS};

@@ -14,10 +14,10 @@
               received the gradients of the previous step from every owner, sent after the owner had read the
               partial logits. An owner overwrites gradients only after it has received partial logits of this
               step from every block, sent after the block had read the gradients.
-   Pixels     the images of the next step are copied behind dW1, when no packets travel. Two blocks, a
-              cluster, copy half of the images each, to both. A block has then received gradients, which the
-              owners sent after all blocks had sent partial logits of this step: they have read the images of
-              the step before, and have those of this step.
+   Pixels     the images of the next step are requested while gradients travel. Two blocks, a cluster, copy
+              half of the images each, to both. A warp that owns a row has then received partial logits of
+              this step from all blocks: they have read the images of the step before, and have those of this
+              step. The other warps wait for the gradients.
    Bound by   latency. 784-128-10 at batch 128 on 16 thread blocks, in cycles: forward and backward take 50
               products of m64n32k32 each, at 21 cycles: 1060 each; two exchanges of about 1000; 50 KB of
               pixels through the L2 cache per block, 800 at 64 bytes a cycle, hidden.
@@ -59,13 +59,12 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
             this->template at<float>(smem_layout::OUT_WEIGHT)[UNITS * PACKED_PITCH + threadIdx.x] = -INFINITY;
         this->w1.clear();
         this->all_weights(load_weight{VELOCITY});
-        this->find_w1_max();
         for (int i = 0; i < 2; i++)
             inputs().store(i, inputs().prefetch(plan, first + i, plan.rows_of(first + i, end)));
         expect_images(rows);
         cluster_barrier();
         copy_images(pixels_full, 0, 0, rows);
-        this->write_w1_slices();
+        this->write_all_slices(first);
         mbarrier_wait(pixels_full, phase++);
         __syncthreads();
     }
@@ -74,18 +73,22 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
 
     /* Z1, H, logits; with dL/dlogits dZ, in slices. True if this thread's losses are finite. */
     __device__ bool run_main(uint32_t tag, columns (&first)[2], stage_profile &profile) {
+        const auto weights = this->load_logit_weights();
         this->forward(buffer, rows);
         barrier_arrive<BARRIER_FORWARD, THREADS>();
         profile.stage(1);
-        this->send_logits(rows, tag);
+        this->send_logits(weights, rows, tag);
         profile.stage(2);
+        if (plan.count) this->find_largest(); /* true: the compiler moves nothing from behind this branch */
         barrier_sync<BARRIER_MAIN, MAIN_THREADS>();
         this->store_hidden();
-        barrier_arrive<BARRIER_HIDDEN, THREADS>();
         this->load_columns(first, buffer);
         profile.stage(3);
         float gradient[2][3];
+        barrier_sync<BARRIER_OUTPUT, THREADS>(); /* polls of all blocks delay the packets */
         this->receive_gradients(gradient, this->row(0), rows, tag);
+        this->store_gradients(gradient);
+        barrier_arrive<BARRIER_GRADIENTS, THREADS>();
         profile.stage(4);
         const bool finite = this->input_gradient(gradient, rows);
         profile.stage(13);
@@ -99,20 +102,24 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
     __device__ void run_output(int step, uint32_t tag, columns (&first)[2], stage_profile &profile) {
         const int label = this->label_of(input_slot, rows, warp() - MAIN_WARPS),
                   thread = threadIdx.x - MAIN_THREADS;
+        const float mean = 1.0f / (float)rows;
         expect_images(next_rows);
         const auto ahead = inputs().prefetch(plan, step + 2, plan.rows_of(step + 2, end), thread);
         barrier_sync<BARRIER_FORWARD, THREADS>(); /* polling would slow forward down */
         profile.stage(1);
-        this->output_layer(step, input_slot, rows, label, tag);
+        const bool received = this->output_layer(step, input_slot, rows, label, mean, tag);
+        barrier_arrive<BARRIER_OUTPUT, THREADS>();
         profile.stage(2);
         inputs().store((input_slot + 2) % INPUT_SLOTS, ahead, thread);
         this->load_columns(first, buffer);
+        this->find_largest();
         profile.stage(3);
-        barrier_sync<BARRIER_HIDDEN, THREADS>();
-        this->output_gradient(rows, tag);
-        profile.stage(4);
+        if (!received) barrier_sync<BARRIER_GRADIENTS, THREADS>();
         this->copy_images(pixels_full, (input_slot + 1) % INPUT_SLOTS, buffer ^ 1, next_rows);
         profile.stage(5);
+        if (received) barrier_sync<BARRIER_GRADIENTS, THREADS>();
+        this->output_gradient();
+        profile.stage(4);
     }
 
     __device__ bool step(int step, uint32_t tag, stage_profile &profile) {
@@ -129,13 +136,12 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
             mbarrier_wait(pixels_full, phase); /* no copy may be pending when the block exits */
             return false;
         }
-        this->descend(first, buffer, *inputs().rate(input_slot));
+        float inverse[2];
+        this->descend(first, buffer, *inputs().rate(input_slot), inverse);
         profile.stage(7);
-        this->find_w1_max();
-        profile.stage(8);
         __syncthreads();
         profile.stage(9);
-        this->write_w1_slices();
+        this->write_w1_slices(EARLY_TILES, inverse);
         profile.stage(10);
         mbarrier_wait(pixels_full, phase++);
         profile.stage(11);
@@ -148,6 +154,7 @@ template <bool VELOCITY> struct trainer : block<VELOCITY> {
 
     __device__ void finish(int first, int step) {
         this->all_weights(store_weight{VELOCITY});
+        this->keep_bounds(step);
         if ((int)blockIdx.x >= plan.owners) return;
         plan.add_to_tally(blockIdx.x, first, step);
     }
@@ -198,6 +205,7 @@ struct form {
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
         layout.take(&plan->logits, (size_t)ROWS * plan->groups * PACKETS);
         layout.take(&plan->gradients, (size_t)ROWS * PACKETS);
+        layout.take(&plan->kept, (size_t)plan->groups);
         const int own = (plan->batch + plan->groups - 1) / plan->groups; /* the last owner may have fewer */
         plan->lay_out_tally(layout, (plan->batch + own - 1) / own, own);
     }
@@ -206,7 +214,14 @@ struct form {
         /* velocities take registers */
         const void *kernel = plan.update.has_velocity ? (const void *)train_steps<trainer<true>>
                                                       : (const void *)train_steps<trainer<false>>;
-        return {kernel, plan.groups, THREADS, plan.cluster, smem_layout::bytes(plan.packs, plan.batch)};
+        kernel_launch launch = {};
+        launch.kernel = kernel;
+        launch.blocks = plan.groups;
+        launch.threads = THREADS;
+        launch.cluster = plan.cluster;
+        launch.shared_bytes = smem_layout::bytes(plan.packs, plan.batch);
+        launch.longest = LONGEST;
+        return launch;
     }
 
     static void describe(const plan &plan, char *text, size_t size) {
