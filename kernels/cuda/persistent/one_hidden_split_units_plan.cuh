@@ -29,13 +29,16 @@ struct plan : byte_pixel_plan<2> {
     int groups;            /* of units: thread blocks */
     int cluster;           /* thread blocks that share copies of the images: 1 or 2 */
     int packs;             /* of an image */
+    int pitch;             /* bytes from image to image */
+    int buffer_bytes;      /* of the images of a step, and what forward reads behind them */
     ll_packet3 *logits;    /* partial sums: [ROWS][groups][PACKETS] */
     ll_packet3 *gradients; /* dL/dlogits: [ROWS][PACKETS] */
     kept_bounds *kept;     /* of each block, from launch to launch */
 };
 
 /* Shared memory, in bytes. What a step needs between its two products lies where the slices of W1 were. The
-   images of two steps come last. */
+   images of two steps come last, each with the bytes that forward reads behind them: the other block of a
+   cluster may copy to one buffer while slow warps still read the other. */
 struct smem_layout {
     static constexpr int OUT_WEIGHT = 0,         /* [WEIGHTS] */
         OUT_VELOCITY = OUT_WEIGHT + 4 * WEIGHTS, /* [WEIGHTS] */
@@ -59,8 +62,8 @@ struct smem_layout {
         const int end = W1_SLICES + by_wgmma::padded_packs(packs) * by_wgmma::K16_BYTES;
         return end > END ? end : END;
     }
-    __host__ __device__ static size_t bytes(int packs, int batch) {
-        return (size_t)images(packs) + (size_t)2 * batch * pixel_pitch(packs) + by_wgmma::BEYOND;
+    static size_t bytes(const plan &plan) {
+        return (size_t)images(plan.packs) + (size_t)2 * plan.buffer_bytes;
     }
 };
 
@@ -109,8 +112,8 @@ struct block_base {
 
     /* Row `row` of the step whose images are in buffer 0 or 1; beyond the batch, its last row. */
     __device__ char *image(int buffer, int row) const {
-        return shared + smem_layout::images(plan.packs) +
-               (buffer * plan.batch + min(row, plan.batch - 1)) * pixel_pitch(plan.packs);
+        return shared + smem_layout::images(plan.packs) + buffer * plan.buffer_bytes +
+               min(row, plan.batch - 1) * plan.pitch;
     }
 
     /* Copies the images of a step: in a cluster, a block copies every second image to both blocks. The

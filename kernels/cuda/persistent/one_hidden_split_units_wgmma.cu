@@ -186,8 +186,10 @@ struct form {
         }
         plan->groups = (int)((hidden + UNITS - 1) / UNITS);
         plan->packs = plan->features / PIXELS;
+        plan->pitch = pixel_pitch(plan->packs);
+        plan->buffer_bytes = plan->batch * plan->pitch + by_wgmma::BEYOND;
         plan->cluster = plan->groups % 2 ? 1 : 2;
-        if (STATIC_SHARED + smem_layout::bytes(plan->packs, plan->batch) > (size_t)context->shared_bytes) {
+        if (STATIC_SHARED + smem_layout::bytes(*plan) > (size_t)context->shared_bytes) {
             snprintf(why, size,
                      "two batches of %d images of %zu pixels do not fit in the shared memory of an SM",
                      plan->batch, network->features);
@@ -219,7 +221,7 @@ struct form {
         launch.blocks = plan.groups;
         launch.threads = THREADS;
         launch.cluster = plan.cluster;
-        launch.shared_bytes = smem_layout::bytes(plan.packs, plan.batch);
+        launch.shared_bytes = smem_layout::bytes(plan);
         launch.longest = LONGEST;
         return launch;
     }
