@@ -31,7 +31,9 @@ __host__ __device__ inline int padded_packs(int packs) {
 /* The slices of two columns, whose k 2 g and 2 g + 1 lane 4 g + t has: even g writes four k of column 0, of
    its own and of g + 1; odd g of column 1. All slices are signed: the lower ones in -128 .. 127. */
 __device__ inline void write_slices(int (&column)[2][2], char *to) {
-    const int odd = lane() / 4 % 2, before = odd ? 0x3276 : 0x7632, after = odd ? 0x1054 : 0x5410;
+    int odd = lane() / 4 % 2;
+    asm volatile("" : "+r"(odd)); /* computed here, not kept in registers from call to call */
+    const int before = odd ? 0x3276 : 0x7632, after = odd ? 0x1054 : 0x5410;
     const auto lower = [](int a, int b) { return __byte_perm(a, b, 0x5140); };
     const auto upper = [](int a, int b) { return __byte_perm(a, b, 0x7362); };
     int own[2], theirs[2];
@@ -210,14 +212,15 @@ struct unit_weights {
        so it is not multiplied by wgmma, which takes a whole warpgroup. */
     template <typename M, typename U>
     __device__ void descend(columns (&first)[2], const char *const (&row)[ROWS / 32], const char *one,
-                            int packs, const char *dz_slices, const float (&factor)[2],
-                            const sgd_update &update, float rate, M meanwhile, U updated) {
+                            int packs, const char *dz_slices, const float *of_bytes, const sgd_update &update,
+                            float rate, M meanwhile, U updated) {
         int sum[2][16];
         const auto update_tile = [&](int n, const int(&sum)[16]) {
             if (!has(packs, n)) return;
+            const float2 factor = *reinterpret_cast<const float2 *>(of_bytes);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                update(rate, total(sum, i) * factor[i % 2], weight[n][i], velocity[n][i]);
+                update(rate, total(sum, i) * (i % 2 ? factor.y : factor.x), weight[n][i], velocity[n][i]);
         };
         start(sum[0], first[0], dz_slices);
         start(sum[1], first[1], dz_slices);

@@ -175,10 +175,9 @@ template <bool VELOCITY> struct block : output_stages {
         scale_weights(inverse, most);
         const char *const row[ROWS / 32] = {image(buffer, lane()), image(buffer, 32 + lane()),
                                             image(buffer, 64 + lane()), image(buffer, 96 + lane())};
-        const float2 factor = *reinterpret_cast<const float2 *>(dz_scales().of_bytes + lane_unit());
         w1.descend(
             first, row, at<char>(smem_layout::ONE), plan.packs, shared + smem_layout::DZ_SLICES,
-            {factor.x, factor.y}, update, rate, [&] { update_output(rate); },
+            dz_scales().of_bytes + lane_unit(), update, rate, [&] { update_output(rate); },
             [&](int n) { write_w1_pack(n, inverse); });
     }
 
