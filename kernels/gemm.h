@@ -103,8 +103,8 @@ struct gemm_call {
     bool a_unchanged, b_unchanged;
     /* Sums over several processes run on the device meanwhile, and occupy some of its multiprocessors. */
     bool beside_sums;
-    /* B was complete before the kernel issued last lets another one start: one that starts before that ends
-       may read B. In gemm_update, A was, too. */
+    /* B was complete before the kernel issued last lets the next one start: a kernel that starts that early
+       (programmatic dependent launch) may read B before it waits. In gemm_update this holds for A, too. */
     bool b_complete;
     /* A weight gradient in place of gemm_update: it has the bits of the sums there. */
     bool as_update;

@@ -220,7 +220,7 @@ enum status mlp_backward(struct mlp *mlp, size_t rows, const struct step_scalars
     return backward(mlp, mlp->depth, rows, step, beta, false, aside);
 }
 
-/* The output layer in one kernel, if the backend can: *done. */
+/* The output layer at once, if the backend can: *done. */
 static enum status output_layer(struct mlp *mlp, size_t rows, const struct step_scalars *step,
                                 struct output_layer layer, bool *done) {
     const size_t l = mlp->depth - 1;

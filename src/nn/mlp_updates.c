@@ -34,7 +34,8 @@ static struct update_list list_updates(const struct mlp *mlp, size_t rows, const
         if (!mlp->layer[l].updated) continue;
         list.layer[list.count] = l;
         list.call[list.count] = mlp_weight_gradient(mlp, l, rows, step != NULL, 0, false);
-        list.call[list.count].b_complete = l > 0; /* the kernel before may have written dL/dZ of layer 0 */
+        /* the kernel issued last wrote dL/dZ of layer 0: those above were complete before */
+        list.call[list.count].b_complete = l > 0;
         list.update[list.count++] = update_of(mlp, l);
     }
     return list;

@@ -119,7 +119,7 @@ static bool by_gradient_kernel(const tuned_context *context) {
     return context->bf16.open && context->tensor_cores == TENSOR_AUTO;
 }
 
-/* Other weight gradients are those of cuBLAS: it is faster without the update. */
+/* Without the update other kernels are faster. */
 static bool is_weight_gradient(const tuned_context *context, const struct gemm_call *call) {
     return call->as_update && by_gradient_kernel(context) && bf16_gradient_takes(call);
 }

@@ -35,7 +35,8 @@ template <typename R> struct update_rates {
 };
 
 /* The square root and the quotient of an update. Those of float are within 2 units in the last place: the
-   correctly rounded ones branch, so that a thread has one weight after the other. */
+   correctly rounded ones branch, so that a thread has one weight after the other. The divisor is at least
+   epsilon, 1e-30 or more, and at most 2^65. */
 __device__ inline double update_root(double x) {
     return sqrt(x);
 }

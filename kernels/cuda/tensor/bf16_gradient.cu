@@ -187,6 +187,7 @@ struct gradient_launch {
     }
 
     void start(unsigned processors, cuda_launcher &launcher) const {
+        if (launcher.fault->message[0]) return;
         if (medium)
             launch(launcher, "medium_gradient_kernel", medium_gradient_of(dtype, first.rule),
                    all.tiles < processors ? all.tiles : processors, MEDIUM_THREADS, MEDIUM_SHARED_BYTES, all);

@@ -1,5 +1,5 @@
-/* The output layer of a training step in one kernel, for bfloat16 and float32: what a launch needs, the
-   softmax of a row with its loss, and which layers a kernel takes. */
+/* The output layer of a training step in one or two kernels, for 16 bits and float32: what a launch needs,
+   the softmax of a row with its loss, and which layers a kernel takes. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_OUTPUT_LAYER_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_OUTPUT_LAYER_CUH
 

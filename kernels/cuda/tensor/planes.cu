@@ -8,6 +8,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 static const unsigned THREADS = 256, ROWS = 32; /* rows that the block reads at once, 8 threads each */
 
 static __device__ float pixel_of(float x) {
@@ -234,6 +236,7 @@ void split_launch(const split_source &a, bool a_is_split, const split_source &b,
         launch(launcher, "split_kernel", split_kernel, dim3((unsigned)some.count()), THREADS, 0, some);
     const unsigned across = job.as[0].blocks_across + job.as[1].blocks_across,
                    steps = (unsigned)(both.count() / across);
-    launch(launcher, "split_wide_kernel", split_wide_kernel, dim3(steps, blocks_for(across, WIDE_SHARE)),
-           THREADS, 0, job);
+    const unsigned most = 65535; /* of gridDim.y */
+    launch(launcher, "split_wide_kernel", split_wide_kernel,
+           dim3(steps, std::min(blocks_for(across, WIDE_SHARE), most)), THREADS, 0, job);
 }
