@@ -80,7 +80,8 @@ static inline bool uses_second_moment(enum update_method method) {
    is a weight, and g is its gradient times *clip if `clip` is not NULL:
      sgd     g += weight_decay w;  v = momentum v + g;  w -= learning_rate (nesterov ? g + momentum v : v)
      adam    g += weight_decay w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-             w -= adam_rate m / (adam_root sqrt(v) + epsilon)
+             w -= adam_rate m / (adam_root sqrt(v) + epsilon); on a GPU, in float32, root and quotient are
+             within 2 units in the last place
      adamw   w -= learning_rate weight_decay w, then adam with weight_decay 0
      none    the weights do not change; average and rounded are computed
    Adam: Kingma and Ba 2015, arXiv 1412.6980. AdamW: Loshchilov and Hutter 2019, arXiv 1711.05101. */

@@ -16,8 +16,7 @@ struct block_memory {
 };
 
 /* A thread block of 128 threads. Each warp has 16 rows in its own memory, which other warps read for
-   extremes of columns alone. The threads of a warp own fours: eight of two rows apart, in the same
-   columns. */
+   extremes of columns alone. A thread has eight float4 (fours), two rows apart, in the same columns. */
 struct block_area {
     static constexpr unsigned FOURS = 8;
     static constexpr unsigned LOPSIDED = 1u << 31;

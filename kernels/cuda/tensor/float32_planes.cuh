@@ -50,7 +50,8 @@ struct block_planes {
         return *(float2 *)((float *)own + (lane / 4 + 8 * h) * PITCH + 8 * j + lane % 4 * 2);
     }
 
-    /* Calls function(x, y) for each x of a fragment, with y of a block of which the warp has fours. */
+    /* Calls function(x, y) for each x of a fragment and the same element y of another block, of which each
+       lane has eight float4, as four() places them. */
     template <typename F>
     __device__ void with_pairs(fragment &x, const float4 (&fours)[8], F function) const {
 #pragma unroll
@@ -68,7 +69,8 @@ struct block_planes {
         }
     }
 
-    /* Calls function(i, four) for each of eight fours of this lane. */
+    /* The reverse: calls function(i, x) for the eight float4 of a fragment that this lane gets: a warp stores
+       whole lines of memory. */
     template <typename F> __device__ void each_four(const fragment &x, F function) const {
 #pragma unroll
         for (unsigned q = 0; q < 8; q += 4) {

@@ -28,7 +28,8 @@ struct block_factor {
     float scale;
 };
 
-/* Planes and products, the smallest first. Digit x of A and B: the planes that product x multiplies. */
+/* Planes and products, the smallest first. Product x multiplies the planes in hexadecimal digit x, from the
+   right, of A and B. */
 struct half_planes {
     static constexpr wgmma_format FORMAT = WGMMA_F16;
     static constexpr int A_PLANES = 2, B_PLANES = 2, STAGES = 3, PRODUCTS = 3;

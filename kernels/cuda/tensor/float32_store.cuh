@@ -15,8 +15,8 @@ static __device__ unsigned thread_again() {
     return thread;
 }
 
-/* What the epilogue reads, requested ahead: of the backward epilogue 64 x 64 elements of Y (or Z), as
-   fours of block_planes; of the forward one the bias of both halves of the columns, in [j] those of the
+/* What the epilogue reads, requested ahead: of the backward epilogue 64 x 64 elements of Y (or Z), in
+   the float4 of block_planes; of the forward one the bias of both halves of the columns, in [j] those of the
    pair of x[j]. */
 typedef float4 epilogue_inputs[8];
 
