@@ -77,6 +77,54 @@ static void ops_update(void **state) {
     }
 }
 
+/* Adam's root and quotient are approximate on a GPU: against float64, for gradients whose second moment is 0,
+   next to the smallest float32 or large. Weights start at 0, so that they show their steps. */
+static void adam_of_extreme_gradients(void **state) {
+    (void)state;
+    static const float gradients[] = {0, -0.0F, 1e-30F, -1e-17F, 1e-10F, 1e-3F, -1, 1e10F, -1e18F};
+    static const double epsilons[] = {1e-30, 1e-8, 1e-3};
+    enum { COUNT = sizeof gradients / sizeof *gradients, STEPS = 3 };
+    struct device_pair pair;
+    pair_open(&pair, GEMM_F32);
+    for (size_t e = 0; e < sizeof epsilons / sizeof *epsilons; e++) {
+        struct mirror w = mirror_alloc(&pair, sizeof gradients), g = mirror_alloc(&pair, sizeof gradients),
+                      m = mirror_alloc(&pair, sizeof gradients), v = mirror_alloc(&pair, sizeof gradients),
+                      scalars = mirror_alloc(&pair, sizeof(struct step_scalars)),
+                      guard = mirror_alloc(&pair, sizeof(struct tally));
+        memcpy(g.host, gradients, sizeof gradients);
+        mirror_upload(&pair, g);
+        const struct update update = {.method = UPDATE_ADAM,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .epsilon = epsilons[e],
+                                      .weights = w.gpu,
+                                      .grad = g.gpu,
+                                      .moment1 = m.gpu,
+                                      .moment2 = v.gpu};
+        double weight[COUNT] = {0}, moment1[COUNT] = {0};
+        float moment2[COUNT] = {0}; /* may underflow */
+        for (int t = 1; t <= STEPS; t++) {
+            const double rate = 0.05 / (1 - pow(0.9, t)), root = 1 / sqrt(1 - pow(0.999, t));
+            *(struct step_scalars *)scalars.host =
+                (struct step_scalars){.adam_rate = rate, .adam_root = root};
+            mirror_upload(&pair, scalars);
+            pair.gpu_ops->update(pair.gpu.device.ops_context, COUNT, &update, scalars.gpu, guard.gpu);
+            pair.gpu.device.driver->download(&pair.gpu.device, w.host, w.gpu, w.bytes);
+            for (int i = 0; i < COUNT; i++) {
+                const double gradient = gradients[i];
+                moment1[i] = 0.9 * moment1[i] + 0.1 * gradient;
+                moment2[i] = (float)(0.999 * moment2[i] + 0.001 * gradient * gradient);
+                weight[i] -= rate * moment1[i] / (root * sqrt(moment2[i]) + epsilons[e]);
+                /* about ten roundings of 6e-8 a step */
+                assert_true(fabs(((float *)w.host)[i] - weight[i]) <= 2e-6 * fabs(weight[i]));
+            }
+        }
+        const struct mirror all[] = {w, g, m, v, scalars, guard};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) mirror_free(&pair, all[i]);
+    }
+    pair_close(&pair);
+}
+
 static void ops_clip_norm(void **state) {
     (void)state;
     static const size_t counts[] = {1, 1000, 100003, 3000004};
@@ -215,8 +263,10 @@ static void ops_label_smoothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ops_update),  cmocka_unit_test(ops_clip_norm), cmocka_unit_test(ops_max_norm),
-        cmocka_unit_test(ops_dropout), cmocka_unit_test(ops_sign_step), cmocka_unit_test(ops_label_smoothing),
+        cmocka_unit_test(ops_update),          cmocka_unit_test(adam_of_extreme_gradients),
+        cmocka_unit_test(ops_clip_norm),       cmocka_unit_test(ops_max_norm),
+        cmocka_unit_test(ops_dropout),         cmocka_unit_test(ops_sign_step),
+        cmocka_unit_test(ops_label_smoothing),
     };
     return cmocka_run_group_tests_name("gpu update", tests, NULL, NULL);
 }
