@@ -18,6 +18,7 @@ enum family {
     K_DIFFERS,
     FEW_SMALL,
     SMALL_ROWS,
+    SOME_HALVES,
     FAMILIES
 };
 static const char *const family_names[] = {"gauss",
@@ -28,7 +29,8 @@ static const char *const family_names[] = {"gauss",
                                            "rows of different size",
                                            "k of different size",
                                            "a few rows and k are small",
-                                           "rows 2^16 smaller"};
+                                           "rows 2^16 smaller",
+                                           "some blocks are halves"};
 
 /* Products of a training step, with fewer rows or columns: cuBLAS sums them as it sums those. Large batches
    by planes, and a batch of 128 by six products. */
@@ -68,6 +70,8 @@ static float draw(enum family family, bool second, size_t i, size_t p, struct rn
         return (float)ldexp(x, !second && (i % 256 == 64 || p % 300 == 70) ? -24 : 0);
     case SMALL_ROWS: /* as small as two fp16 planes may be */
         return (float)ldexp(x, !second && is_small(i) ? -16 : 0);
+    case SOME_HALVES: /* their low planes are 0, and left out by the split until a product reads them */
+        return (float)((i / 64 + p / 64) % 2 ? x : rint(16 * x) / 16);
     default:
         return (float)x;
     }

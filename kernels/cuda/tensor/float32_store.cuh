@@ -176,7 +176,7 @@ struct tile_store {
 
     /* requested: `in` has what request(in, 0) gives. */
     __device__ void store(const float (&sums)[64], epilogue_inputs &in, bool requested) const {
-        if (plain()) return store_plainly(sums);
+        if (!requested && plain()) return store_plainly(sums);
         if (!requested) request(in, 0);
 #pragma unroll 1 /* so that the epilogues are in the instruction cache once */
         for (int half = 0; half < 2; half++) {

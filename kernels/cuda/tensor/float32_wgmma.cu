@@ -13,6 +13,7 @@
               PLANES_SPECIAL: one multiply-add after the other, so that infinities and NaN come out as IEEE
               says.
    Bound by   tensor cores: three times the flops at their 16-bit rate, about 790 TFLOP/s on an H200. */
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/tensor/float32_consumer.cuh"
 #include "kernels/cuda/tensor/float32_store.cuh"
 
@@ -118,10 +119,11 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef HAVE_WGMMA
     extern __shared__ __align__(1024) char shared[];
     uint64_t *barriers = (uint64_t *)(shared + BARRIERS_AT);
-    const enum way way = (enum way)uniform(way_of(p));
     if (threadIdx.x == 0)
         for (unsigned i = 0; i < 2 * MOST_STAGES; i++)
             mbarrier_init(barriers + i, i < MOST_STAGES ? 1 : GROUPS * GROUP / 32);
+    wait_for_kernels_before();
+    const enum way way = (enum way)uniform(way_of(p));
     __syncthreads();
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
@@ -156,7 +158,7 @@ void float32_launch(enum gemm_op op, const float32_product &product, const sink<
                     const slope<float> &back, unsigned processors, cuda_launcher &launcher) {
     using namespace float32;
     const size_t tiles = (product.m + TILE - 1) / TILE * ((product.n + TILE - 1) / TILE);
-    launch(launcher, "float32_kernel", kernel_of(op),
-           dim3((unsigned)(tiles < processors ? tiles : processors)), THREADS, SHARED_BYTES, product, out,
-           back);
+    launch_dependent(launcher, "float32_kernel", kernel_of(op),
+                     dim3((unsigned)(tiles < processors ? tiles : processors)), THREADS, SHARED_BYTES, 1,
+                     product, out, back);
 }

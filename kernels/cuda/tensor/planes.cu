@@ -2,8 +2,10 @@
 
    Idea       a thread block reads 64 x 64 elements once, keeps them in registers, agrees on their scale and
               writes them. One launch splits both operands.
-   Bound by   memory: 4 bytes read and 4 written for each element. */
+   Bound by   memory: 4 bytes read and 4 written for each element, 2 of pixels. */
 #include "kernels/cuda/tensor/split.cuh"
+
+#include "kernels/cuda/dependent_launch.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -163,6 +165,7 @@ __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ 
     const planes &to = at.from.to;
     share own;
     at.load(own);
+    start_next_kernel();
     const findings found = examine(own);
     const bool pixels = own.all([](float x) {
         const float n = pixel_of(x);
@@ -176,11 +179,12 @@ __global__ void __launch_bounds__(THREADS) split_kernel(const __grid_constant__ 
         own.scale(power_of_two(-e));
         own.to_pixels();
     }
+    const bool low = !high_only && !pixels_only;
     own.store<__half>(at.plane(to.blocks, 0));
-    own.store<__half>(at.plane(to.blocks, 1));
+    if (low) own.store<__half>(at.plane(to.blocks, 1));
     if (threadIdx.x) return;
-    to.codes[at.block] = code_of(e, found.raised) | (pixels_only ? CODE_PIXELS : 0);
-    planes_done(to.flags, found.raised | (high_only || pixels_only ? 0 : PLANES_LOW), to.count());
+    to.codes[at.block] = code_of(e, found.raised) | (pixels_only ? CODE_PIXELS : 0) | (low ? 0 : CODE_HIGH);
+    planes_done(to.flags, found.raised | (low ? PLANES_LOW : PLANES_HIGH), to.count());
 }
 
 /* The operands of a product. */
@@ -192,13 +196,30 @@ struct wide_job {
 
 static const unsigned WIDE_SHARE = 4; /* blocks of planes of a thread block */
 
+/* Fills the low planes that split_kernel has left out, if the product reads them: of the blocks of a thread
+   block. */
+static __device__ void fill_low(const wide_job &job, bool second, unsigned k) {
+    const plane_operand &of = job.as[second];
+    const unsigned state = of.flags->state;
+    if (!(state & PLANES_HIGH) || !(second || state & PLANES_LOW)) return;
+    for (unsigned i = blockIdx.y; i < of.blocks_across; i += gridDim.y) {
+        const place at = {job.both.of[second], of.index(i, k)};
+        share zero = {};
+        if (of.codes[at.block] & CODE_HIGH) zero.store<__half>(at.plane(at.from.to.blocks, 1));
+    }
+}
+
 /* After split_kernel: bf16 planes of the blocks that are read so. A tile of C reads two blocks across of
    each operand at each step of k; if one of the four is wide, all are read as bf16. A thread block has
    some blocks of a step of k, and looks at the codes of all. Resets the state of C. */
 __global__ void __launch_bounds__(THREADS, 6) split_wide_kernel(const __grid_constant__ wide_job job) {
     const plane_operand &a = job.as[0], &b = job.as[1];
     const unsigned k = blockIdx.x, all = a.blocks_across + b.blocks_across;
+    wait_for_kernels_before();
+    start_next_kernel();
     if (job.c && k == 0 && blockIdx.y == 0 && threadIdx.x == 0) job.c->state = PLANES_LOW;
+    fill_low(job, false, k);
+    fill_low(job, true, k);
     if (((a.flags->state | b.flags->state) & (PLANES_WIDE | PLANES_SPECIAL)) != PLANES_WIDE) return;
     unsigned of_a = 0, of_b = 0;
     for (unsigned i = threadIdx.x; i < a.blocks_across; i += THREADS) of_a |= a.codes[a.index(i, k)];
@@ -237,6 +258,6 @@ void split_launch(const split_source &a, bool a_is_split, const split_source &b,
     const unsigned across = job.as[0].blocks_across + job.as[1].blocks_across,
                    steps = (unsigned)(both.count() / across);
     const unsigned most = 65535; /* of gridDim.y */
-    launch(launcher, "split_wide_kernel", split_wide_kernel,
-           dim3(steps, std::min(blocks_for(across, WIDE_SHARE), most)), THREADS, 0, job);
+    launch_dependent(launcher, "split_wide_kernel", split_wide_kernel,
+                     dim3(steps, std::min(blocks_for(across, WIDE_SHARE), most)), THREADS, 0, 1, job);
 }

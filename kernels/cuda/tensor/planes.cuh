@@ -24,12 +24,14 @@
 static const unsigned PLANE_SIDE = 64, PLANE_BYTES = PLANE_SIDE * PLANE_SIDE * 2; /* of a block */
 static const float PIXEL_SCALE = 1.0f / 255; /* input_scale of kernels/ops.h */
 
-/* Bits of the state of a matrix. PLANES_LOW: not all elements of the low plane are 0. */
-enum { PLANES_WIDE = 1, PLANES_SPECIAL = 2, PLANES_LOW = 4 };
+/* Bits of the state of a matrix. PLANES_LOW: not all elements of the low plane are 0. PLANES_HIGH: some
+   blocks have CODE_HIGH. */
+enum { PLANES_WIDE = 1, PLANES_SPECIAL = 2, PLANES_LOW = 4, PLANES_HIGH = 8 };
 
 /* The code of a block: the exponent e of its scale 2^e, plus CODE_ZERO, and bits. CODE_PIXELS: the high plane
-   holds pixels, and e is that of the bf16 planes alone. CODE_WIDE: the block raised PLANES_WIDE. */
-enum { CODE_ZERO = 512, CODE_PIXELS = 1 << 16, CODE_WIDE = 1 << 17 };
+   holds pixels, and e is that of the bf16 planes alone. CODE_WIDE: the block raised PLANES_WIDE. CODE_HIGH:
+   the low plane is 0, and written only if a product reads it. */
+enum { CODE_ZERO = 512, CODE_PIXELS = 1 << 16, CODE_WIDE = 1 << 17, CODE_HIGH = 1 << 18 };
 
 static inline __host__ __device__ int exponent_of(unsigned code) {
     return (int)(code & 0xffff) - CODE_ZERO;
