@@ -24,7 +24,8 @@ static bool parse_entry(const cJSON *line, struct baseline_entry *entry) {
                                      .shape = {.op = (enum gemm_op)op,
                                                .m = size_of(line, "m"),
                                                .n = size_of(line, "n"),
-                                               .k = size_of(line, "k")},
+                                               .k = size_of(line, "k"),
+                                               .pixels = record_true(line, "pixels")},
                                      .seconds = record_number(line, "median_seconds")};
     snprintf(entry->backend, sizeof entry->backend, "%s", record_text(line, "backend"));
     snprintf(entry->path, sizeof entry->path, "%s", record_text(line, "path"));

@@ -107,6 +107,7 @@ cJSON *gemm_line(const struct candidate *candidate, enum gemm_dtype dtype, const
     jsonl_text(line, "what", shape->what);
     jsonl_text(line, "config", shape->config);
     jsonl_text(line, "operands", warm ? "warm" : "cold");
+    if (shape->pixels) cJSON_AddTrueToObject(line, "pixels");
     cJSON_AddNumberToObject(line, "threads", candidate->compute.threads);
     if (result->outcome == OUTCOME_LEFT_OUT) {
         jsonl_text(line, "left_out", result->reason);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/ops.h"
 #include "src/base/pages.h"
 #include "src/base/profile.h"
 #include "src/base/secret.h"
@@ -84,7 +85,11 @@ enum status problem_call(struct problem *problem) {
     return compute_gemm(problem->compute, &call);
 }
 
-/* Changes an element of A or B of a copy to another one from -8 to 8. Returns its index. */
+double problem_pixel(uint64_t random) {
+    return (float)(random % 256) * (float)input_scale(INPUT_UNIT);
+}
+
+/* Changes an element of A or B of a copy to another one from -8 to 8, or to a pixel. Returns its index. */
 static size_t change_element(struct problem *problem, int matrix, size_t copy) {
     const enum gemm_dtype dtype = problem->call.dtype;
     const size_t size = dtype_size(dtype), count = problem->bytes[matrix] / size;
@@ -92,7 +97,9 @@ static size_t change_element(struct problem *problem, int matrix, size_t copy) {
     double value;
     if (count == 0) return 0;
     const size_t at = secret_draw(&problem->random) % count;
-    dtype_set(dtype, &value, 0, (double)(secret_draw(&problem->random) % 17) - 8);
+    const uint64_t random = secret_draw(&problem->random);
+    dtype_set(dtype, &value, 0,
+              matrix == A && problem->shape.pixels ? problem_pixel(random) : (double)(random % 17) - 8);
     char *const element = (char *)problem_at(problem, matrix, copy) + at * size;
     if (device->driver->host_memory) {
         memcpy(element, &value, size);

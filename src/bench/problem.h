@@ -8,6 +8,7 @@
 struct gemm_shape {
     enum gemm_op op;
     size_t m, n, k;
+    bool pixels;     /* reals of A are n / 255, as the inputs of a network; else in [-1, 1) */
     char what[48];   /* "square", "layer 1" ... */
     char config[64]; /* of a training shape: the config's name; else "" */
 };
@@ -71,7 +72,11 @@ enum status problem_time(struct problem *problem, size_t calls, double *seconds)
 /* Compares two rows of the C of a copy with the oracle, for the operands as they are in device memory. */
 enum status problem_check(struct problem *problem, size_t copy, size_t row, size_t other);
 
-/* Changes an element of A and one of B of a copy to integers; returns the row of op(A). */
+/* One of the 256 values that pixels have in float32. */
+double problem_pixel(uint64_t random);
+
+/* Changes an element of A and one of B of a copy to integers, that of A to a pixel if A holds pixels; returns
+   the row of op(A). */
 size_t problem_change(struct problem *problem, size_t copy);
 
 /* New integers as operands of all copies, and NaN in each C. Then multiplies the copy of the last call again,

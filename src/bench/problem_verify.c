@@ -27,8 +27,9 @@ static void fill(const struct problem *problem, int matrix, enum problem_inputs 
     const size_t count = problem->bytes[matrix] / dtype_size(problem->call.dtype);
     for (size_t i = 0; i < count; i++) {
         const uint32_t word = rng_u32(rng);
-        const double value =
-            inputs == PROBLEM_INTEGERS ? (double)(word % 17) - 8 : (double)word * 0x1p-31 - 1;
+        const double value = inputs == PROBLEM_INTEGERS             ? (double)(word % 17) - 8
+                             : matrix == A && problem->shape.pixels ? problem_pixel(word)
+                                                                    : (double)word * 0x1p-31 - 1;
         dtype_set(problem->call.dtype, problem->host[matrix], i, value);
     }
 }

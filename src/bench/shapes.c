@@ -6,7 +6,7 @@ static struct gemm_shape shape(enum gemm_op op, size_t m, size_t n, size_t k, si
                                const char *name) {
     static const char *const what[] = {
         [GEMM_NN] = "forward", [GEMM_TN] = "weight gradient", [GEMM_NT] = "input gradient"};
-    struct gemm_shape one = {.op = op, .m = m, .n = n, .k = k};
+    struct gemm_shape one = {.op = op, .m = m, .n = n, .k = k, .pixels = layer == 0 && op != GEMM_NT};
     snprintf(one.what, sizeof one.what, "layer %zu %s", layer + 1, what[op]);
     snprintf(one.config, sizeof one.config, "%s", name);
     return one;

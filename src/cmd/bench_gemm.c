@@ -342,8 +342,8 @@ static enum status run_bench_gemm(int argc, char **argv) {
     const struct option_set set = {
         .usage = "bench gemm [--backends A,B,..] [--sizes N,..] [--config FILE]...",
         .details =
-            "Times C = op(A) op(B) of squares and of the products of a training step (--config). Every "
-            "backend is verified on "
+            "Times C = op(A) op(B) of squares and of the products of a training step (--config), whose first "
+            "layer multiplies pixels. Every backend is verified on "
             "each timed shape, before and after the timing: exact integers, a float64 reference, NaN in C "
             "beforehand, guard bands "
             "around C, the same bits from every copy of the operands. A wrong one gets no time, and the "

@@ -46,7 +46,8 @@ void tables_fill(struct table *table, const struct selection *rows) {
 void tables_gemm_details(struct table *table, const struct selection *rows) {
     table_open(table, "All products, each with its fastest and its slowest repeat. error: the Frobenius "
                       "norm of the error of up to 16 rows of C, divided by that of the float64 product, with "
-                      "operands in [-1, 1). The last two columns are the times to copy A and B to the GPU "
+                      "operands in [-1, 1); in layer 1 of a training, A holds pixels. The last two columns "
+                      "are the times to copy A and B to the GPU "
                       "and C back (pageable memory, medians)." NOISY);
     TABLE_COLUMNS(table, details);
     tables_fill(table, rows);
