@@ -70,10 +70,11 @@ bool bf16x6_pays(const struct gemm_call *call) {
 /* --- a call --- */
 
 /* The columns of a tile and the parts of k for which the busiest SM is estimated to take the fewest cycles.
-   The cycles were fitted to the measurements of docs/tensor-cores.md. */
+   The cycles were fitted to the measurements of docs/tensor-cores.md. code: most products of small batches
+   have wide tiles; one with others waits for its instructions, and so does the product after it. */
 static void plan(bf16x6_product &p, const struct bf16x6_workspace &workspace, const gemm_call &call) {
     const unsigned start = 2500, exchange = 2000, share = 4000; /* cycles */
-    const unsigned widths[] = {BF16X6_COLUMNS, BF16X6_WIDE}, stage[] = {1600, 1900};
+    const unsigned widths[] = {BF16X6_COLUMNS, BF16X6_WIDE}, stage[] = {1600, 1900}, code[] = {3000, 0};
     const unsigned stages = blocks_for(call.k, BF16X6_K);
     double best = 1e30;
     for (int w = 0; w < (call.op == GEMM_TN ? 1 : 2); w++) {
@@ -81,8 +82,8 @@ static void plan(bf16x6_product &p, const struct bf16x6_workspace &workspace, co
         for (unsigned i = 1; i <= BF16X6_MOST_PARTS && i <= stages; i++) {
             if (!workspace.clusters[i]) continue;
             const double cycles =
-                (double)blocks_for(tiles, workspace.clusters[i]) *
-                (stage[w] * blocks_for(stages, i) + share / i + (i > 1 ? start + exchange : 0));
+                code[w] + (double)blocks_for(tiles, workspace.clusters[i]) *
+                              (stage[w] * blocks_for(stages, i) + share / i + (i > 1 ? start + exchange : 0));
             if (cycles >= best) continue;
             best = cycles;
             p.width = widths[w];
