@@ -10,8 +10,8 @@
 namespace bf16x6 {
 
 static const unsigned THREADS = CONSUMERS + 2 * GROUP;
-static const unsigned SPLITTER = 2, PRODUCER = 3; /* warpgroups */
-static const unsigned WARPS = CONSUMERS / 32;     /* of consumers */
+static const unsigned PRODUCER = THREADS / 32 - 1; /* a warp, the last one */
+static const unsigned WARPS = CONSUMERS / 32;      /* of consumers */
 static const unsigned MOST_STAGES = 3, MOST_PLANE_STAGES = 4;
 static const unsigned BARRIERS = 3 * MOST_STAGES + 2 * MOST_PLANE_STAGES + 2 + WARPS * WEIGHT_BOXES;
 static const unsigned WARP_SUMS_AT = 512, AREAS_AT = 3072;
@@ -26,10 +26,12 @@ template <bool A_T_, bool B_BY_K_, int ARRAYS_, unsigned W_> struct variant {
     static constexpr int ARRAYS = ARRAYS_;
     static constexpr unsigned W = W_;
 
-    /* Of a thread: of two warpgroups of consumers and one of each other role, together 512. */
+    /* Of a thread, two warpgroups of consumers and two others: together 512. */
     static constexpr bool MORE = A_T || W > BF16X6_COLUMNS;
-    static constexpr int CONSUMER_REGISTERS = MORE ? 208 : 200, SPLITTER_REGISTERS = MORE ? 64 : 72,
-                         PRODUCER_REGISTERS = MORE ? 32 : 40;
+    static constexpr int CONSUMER_REGISTERS = MORE ? 208 : 200, OTHER_REGISTERS = MORE ? 48 : 56;
+
+    /* Warps that split B: a warpgroup, and if tiles are wide all but the one that copies. */
+    static constexpr unsigned SPLITTERS = W > BF16X6_COLUMNS ? 7 : 4;
 
     /* Stages of the two ring buffers. A weight gradient keeps A in registers if it can: then the planes are
        what it waits for. */
@@ -64,14 +66,14 @@ struct barriers {
           split(empty + MOST_STAGES), multiplied(split + MOST_PLANE_STAGES),
           received(multiplied + MOST_PLANE_STAGES), weights(received + 2) {}
 
-    __device__ void open() const {
+    __device__ void open(unsigned splitters) const {
         for (unsigned i = 0; i < MOST_STAGES; i++) {
             mbarrier_init(a_full + i);
             mbarrier_init(b_full + i);
-            mbarrier_init(empty + i, (CONSUMERS + GROUP) / 32);
+            mbarrier_init(empty + i, CONSUMERS / 32 + splitters);
         }
         for (unsigned i = 0; i < MOST_PLANE_STAGES; i++) {
-            mbarrier_init(split + i, GROUP / 32);
+            mbarrier_init(split + i, splitters);
             mbarrier_init(multiplied + i, CONSUMERS / 32);
         }
         for (unsigned i = 0; i < WARPS * WEIGHT_BOXES; i++) mbarrier_init(weights + i);

@@ -112,31 +112,33 @@ static __device__ void split_b_by_k(char *planes, const char *tile, unsigned war
     }
 }
 
-/* The same of 72 columns, three boxes; the planes have 1 KB for eight columns, 16 bytes of each k. */
-static __device__ void split_b_by_k_wide(char *planes, const char *tile, unsigned warp, unsigned lane) {
-    const unsigned octets = BF16X6_WIDE / 8, eighth = lane % 8;
+/* The same of 72 columns, three boxes; the planes have 1 KB for eight columns, 16 bytes of each k. One of
+   `warps` warps. */
+static __device__ void split_b_by_k_wide(char *planes, const char *tile, unsigned warp, unsigned warps,
+                                         unsigned lane) {
+    const unsigned eighth = lane % 8;
 #pragma unroll 1
-    for (unsigned i = lane / 8; i < 2 * octets; i += 4) {
-        const unsigned octet = i % octets,
-                       row = (eighth % 2 + eighth / 2 % 2 * 4 + eighth / 4 * 10) ^ (i / octets * 2),
-                       to = row % 2 + row / 4 * 2 + row / 2 % 2 * 8, k = warp * 16 + row;
+    for (unsigned i = warp * 4 + lane / 8; i < BF16X6_WIDE; i += warps * 4) {
+        const unsigned octet = i / 8, step = i % 8 / 2,
+                       row = (eighth % 2 + eighth / 2 % 2 * 4 + eighth / 4 * 10) ^ (i % 2 * 2),
+                       to = row % 2 + row / 4 * 2 + row / 2 % 2 * 8, k = step * 16 + row;
         const char *const from = tile + octet / 4 * (K * LINE);
         const float4 x = *(const float4 *)(from + at_unit(k, octet % 4 * 2)),
                      y = *(const float4 *)(from + at_unit(k, octet % 4 * 2 + 1));
-        put_planes<BF16X6_WIDE>(planes + octet * (K * 16) + (warp * 16 + to) * 16,
+        put_planes<BF16X6_WIDE>(planes + octet * (K * 16) + (step * 16 + to) * 16,
                                 {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w});
     }
 }
 
-/* The same with k along its rows, two boxes of 64 rows and 32 of k: a line for each column of op(B). */
+/* The same with k along its rows, two boxes of W rows and 32 of k: a line for each column of op(B). */
 template <unsigned W>
-static __device__ void split_b_by_columns(char *planes, const char *tile, unsigned warp, unsigned lane) {
+static __device__ void split_b_by_columns(char *planes, const char *tile, unsigned warp, unsigned warps,
+                                          unsigned lane) {
     const unsigned step = lane / 8;
 #pragma unroll 1 /* less code: the first time, instructions come from the L2 cache */
-    for (unsigned i = 0; i < (W + 31) / 32; i++) {
-        const unsigned row = (warp + 4 * i) * 8 + lane % 8;
+    for (unsigned i = warp; i < W / 8; i += warps) {
+        const unsigned row = i * 8 + lane % 8;
         const char *const from = tile + step / 2 * (W * LINE);
-        if (row >= W) break;
         float4 x[4];
 #pragma unroll
         for (unsigned u = 0; u < 4; u++) x[u] = *(const float4 *)(from + at_unit(row, step % 2 * 4 + u));

@@ -71,10 +71,10 @@ struct gradient_place {
 
 /* All lanes of a warp. */
 template <unsigned N> static __device__ bool all_finite(const float (&sums)[N]) {
-    float zero = 0;
+    float zero[4] = {}; /* four chains of additions */
 #pragma unroll
-    for (unsigned i = 0; i < N; i++) zero += 0 * sums[i];
-    return !__any_sync(0xffffffffu, zero != 0);
+    for (unsigned i = 0; i < N; i++) zero[i % 4] += 0 * sums[i];
+    return !__any_sync(0xffffffffu, zero[0] + zero[1] + (zero[2] + zero[3]) != 0);
 }
 
 /* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each octet. P, S:

@@ -79,11 +79,11 @@ static __device__ void produce(const P &p, char *shared, const barriers &ring, c
     if (!waited) wait();
 }
 
-/* A warpgroup: the planes of B. */
+/* V::SPLITTERS warps: the planes of B. */
 template <typename V, typename P>
 static __device__ void split_all(const P &p, char *shared, const barriers &ring, const cluster_place &own) {
     const schedule<V::A_T, P> all(p, own);
-    const unsigned warp = uniform(threadIdx.x / 32 % 4), lane = threadIdx.x % 32;
+    const unsigned warp = uniform(threadIdx.x / 32) - WARPS, lane = threadIdx.x % 32;
     ring_place<V::STAGES> use;
     ring_place<V::PLANE_STAGES> to;
     all.each([&](auto, bool) {
@@ -93,9 +93,9 @@ static __device__ void split_all(const P &p, char *shared, const barriers &ring,
             mbarrier_wait(ring.b_full + use.stage, use.round);
             if (to.round) mbarrier_wait(ring.multiplied + to.stage, to.round - 1);
             if constexpr (!V::B_BY_K)
-                split_b_by_columns<V::W>(planes, tile, warp, lane);
+                split_b_by_columns<V::W>(planes, tile, warp, V::SPLITTERS, lane);
             else if constexpr (V::W == BF16X6_WIDE)
-                split_b_by_k_wide(planes, tile, warp, lane);
+                split_b_by_k_wide(planes, tile, warp, V::SPLITTERS, lane);
             else
                 split_b_by_k<V::A_T>(planes, tile, warp, lane);
             wgmma_written();
@@ -293,21 +293,22 @@ static __device__ void run(const P &p, const S &out, const slope<float> &back) {
     extern __shared__ __align__(1024) char shared[];
     const barriers ring(shared);
     const cluster_place own(p);
-    const unsigned group = uniform(threadIdx.x / GROUP);
-    if (threadIdx.x == PRODUCER * GROUP) {
+    const unsigned warp = uniform(threadIdx.x / 32);
+    if (threadIdx.x == PRODUCER * 32) {
         prefetch_maps(p);
-        ring.open();
+        ring.open(V::SPLITTERS);
     }
     cluster_barrier_of_reads(); /* mbarrier_init has a fence */
-    if (group == PRODUCER) {
-        warpgroup_fewer_registers<V::PRODUCER_REGISTERS>();
-        const unsigned thread = threadIdx.x - PRODUCER * GROUP;
-        if (thread == 0) produce<V>(p, shared, ring, own);
-        if constexpr (V::ARRAYS > 0)
-            if (thread >= 32) update_rest<V::ARRAYS>(p, thread - 32, GROUP - 32);
-    } else if (group == SPLITTER) {
-        warpgroup_fewer_registers<V::SPLITTER_REGISTERS>();
-        split_all<V>(p, shared, ring, own);
+    if (warp >= WARPS) {
+        warpgroup_fewer_registers<V::OTHER_REGISTERS>();
+        constexpr unsigned idle = (WARPS + V::SPLITTERS) * 32; /* the first thread of those without a role */
+        if (threadIdx.x < idle) {
+            split_all<V>(p, shared, ring, own);
+        } else if (warp == PRODUCER) {
+            if (threadIdx.x % 32 == 0) produce<V>(p, shared, ring, own);
+        } else if constexpr (V::ARRAYS > 0) {
+            update_rest<V::ARRAYS>(p, threadIdx.x - idle, PRODUCER * 32 - idle);
+        }
     } else {
         warpgroup_more_registers<V::CONSUMER_REGISTERS>();
         consume<V>(p, out, back, shared, ring, own);
