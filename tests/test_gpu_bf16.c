@@ -85,15 +85,17 @@ static void large_shapes_are_right(void **state) {
 }
 
 /* Thread blocks that take a second tile after an odd number of stores (192 columns are 3 parts of a row); and
-   wide tiles whose k several blocks share, whose sums must not reach what the backward epilogue has read. */
+   wide tiles whose k several blocks share, whose sums must not reach what the backward epilogue has read; and
+   those of which 3 parts of a row, 8 rows of a warp and 16 or 24 of the last stage of k are inside. */
 static void turns_and_parts_are_right(void **state) {
     const struct kind *kind = *state;
-    static const size_t shapes[][3] = {{4096, 1536, 64}, {384, 2176, 4096}};
+    static const size_t shapes[][3] = {
+        {4096, 1536, 64}, {384, 2176, 4096}, {4104, 2240, 80}, {392, 2176, 1048}};
     struct compute compute;
     open_tensor(kind, &compute, "tensor=always");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(kind, &compute,
-                    (struct verify_case){.op = i == 1 ? GEMM_NT : GEMM_NN,
+                    (struct verify_case){.op = i ? GEMM_NT : GEMM_NN,
                                          .m = shapes[i][0],
                                          .n = shapes[i][1],
                                          .k = shapes[i][2],

@@ -42,27 +42,10 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
            (!call->backward || partial_bytes(call) <= REDUCTION_BYTES);
 }
 
-/* Measured on an H100: with many rows the passes of cuBLAS for bias and activation take longer than the
-   epilogue, and small products take longer in 6_tuned_small.cu. For others cuBLAS is as fast, or faster. */
-bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *call) {
-    const double few = 64 << 20; /* multiplications */
-    const size_t least = 64, many_rows = 2048;
-    if (call->m >= 16 && call->n >= least && bf16_short_supports(&workspace->few, call)) return true;
-    return call->k >= least && call->m >= least && call->n >= least &&
-           ((call->epilogue && call->m >= many_rows) ||
-            (double)call->m * (double)call->n * (double)call->k <= few);
-}
-
 /* --- tiles --- */
 
 static unsigned stages_of(const struct gemm_call *call) {
     return blocks_for(call->k, BF16_K);
-}
-
-/* Of each warp. The backward epilogue has one for each part of a row. */
-static unsigned slots_of(bool backward, unsigned columns) {
-    const unsigned parts = columns / 64;
-    return backward && parts > 2 ? parts : 2;
 }
 
 static unsigned stage_bytes(unsigned columns) {
@@ -70,30 +53,29 @@ static unsigned stage_bytes(unsigned columns) {
 }
 
 /* Stages of the ring buffer: what the slots of eight warps leave of 224 KB. */
-static unsigned ring_stages(bool backward, unsigned columns) {
-    const unsigned most = 8, slot_bytes = 2048,
-                   stages =
-                       ((224 << 10) - slots_of(backward, columns) * 8 * slot_bytes) / stage_bytes(columns);
+static unsigned ring_stages(unsigned columns) {
+    const unsigned most = 8, stages = ((224 << 10) - 8 * BF16_SLOTS * BF16_SLOT_BYTES) / stage_bytes(columns);
     return stages < most ? stages : most;
 }
 
 /* The ring buffer receives the sums of the other parts of k: 64 rows of floats each. */
-static bool parts_fit(bool backward, bf16_shape shape) {
+static bool parts_fit(bf16_shape shape) {
     return (shape.parts - 1) * shape.columns * 64 * sizeof(float) <=
-           ring_stages(backward, shape.columns) * stage_bytes(shape.columns);
+           ring_stages(shape.columns) * stage_bytes(shape.columns);
 }
+
+static const double CYCLES_OF_COLUMN = 4; /* of a stage, on the tensor cores */
 
 /* Estimated cycles of the busiest SM. */
 static double cycles_of(const struct bf16_workspace *workspace, const struct gemm_call *call,
                         bf16_shape shape) {
-    const double tensor_cores = 4;   /* cycles for a column of a stage */
     const double bytes_a_cycle = 40; /* from the L2 cache */
     const unsigned columns = shape.columns, cluster = shape.pair * shape.parts;
     const size_t clusters =
         (size_t)blocks_for(call->m, BF16_ROWS * shape.pair) * blocks_for(call->n, columns);
     const double turns = blocks_for(clusters, workspace->clusters[cluster]),
                  bytes = (BF16_ROWS + columns / shape.pair) * 2.0 * BF16_K / bytes_a_cycle,
-                 stage = columns * tensor_cores > bytes ? columns * tensor_cores : bytes,
+                 stage = columns * CYCLES_OF_COLUMN > bytes ? columns * CYCLES_OF_COLUMN : bytes,
                  gather = shape.parts > 1 ? 2000 + (shape.parts - 1) * columns * 8.0 : 0;
     return turns * (stage * blocks_for(stages_of(call), shape.parts) + 6 * columns + 800 + gather);
 }
@@ -106,10 +88,29 @@ static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct 
     for (const auto &tile : tiles)
         for (unsigned parts = 1; parts <= 4 && parts <= stages_of(call); parts *= 2) {
             const bf16_shape shape = {tile.columns, tile.pair, parts};
-            if (!workspace->clusters[tile.pair * parts] || !parts_fit(call->backward, shape)) continue;
+            if (!workspace->clusters[tile.pair * parts] || !parts_fit(shape)) continue;
             if (cycles_of(workspace, call, shape) < cycles_of(workspace, call, best)) best = shape;
         }
     return best;
+}
+
+/* Do the tiles of such a call keep the tensor cores of all SMs busy? */
+static bool fills(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    const double most = 1.3, tile = BF16_ROWS * BF16_K,
+                 least =
+                     call->m * (double)call->n * call->k / tile * CYCLES_OF_COLUMN / workspace->processors;
+    return cycles_of(workspace, call, shape_of(workspace, call)) <= most * least;
+}
+
+/* Measured on an H100: with many rows the passes of cuBLAS for bias and activation take longer than the
+   epilogue, and small products take longer in 6_tuned_small.cu. For others cuBLAS is as fast, or faster. */
+bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    const double few = 64 << 20; /* multiplications */
+    const size_t least = 64, many_rows = 2048;
+    if (call->m >= 16 && call->n >= least && bf16_short_supports(&workspace->few, call)) return true;
+    return call->k >= least && call->m >= least && call->n >= least &&
+           ((call->m >= many_rows && (call->epilogue || (call->backward && fills(workspace, call)))) ||
+            (double)call->m * (double)call->n * (double)call->k <= few);
 }
 
 /* --- a call --- */
@@ -146,8 +147,7 @@ static bf16_product product_of(const struct bf16_workspace *workspace, const gem
                       .parts = shape.parts,
                       .epilogue = call.c_f32 ? BF16_FLOAT32 : BF16_PLAIN,
                       .alpha = (float)call.alpha,
-                      .stages = ring_stages(call.backward, shape.columns),
-                      .slots = slots_of(call.backward, shape.columns)};
+                      .stages = ring_stages(shape.columns)};
     if (call.epilogue) {
         p.epilogue = BF16_FORWARD;
         p.activation = call.epilogue->activation;
@@ -163,22 +163,30 @@ static bf16_product product_of(const struct bf16_workspace *workspace, const gem
 
 /* --- column sums --- */
 
-static const unsigned SUM_COLUMNS = 8, SUM_ROWS = 64; /* of a thread block; powers of two */
+/* Of a thread block; powers of two. Few blocks, because they may run beside a product. */
+static const unsigned SUM_COLUMNS = 128, SUM_ROWS = 32;
 
-/* sums[j] = scale (partials[0][j] + partials[1][j] + ...), in a fixed order. */
-__global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS)
+/* sums[j] = scale (partials[0][j] + partials[1][j] + ...), in a fixed order: four columns a thread. */
+__global__ void __launch_bounds__(SUM_COLUMNS / 4 * SUM_ROWS)
     sum_partials(const float *partials, unsigned rows, unsigned columns, float scale, float *sums) {
-    __shared__ float totals[SUM_ROWS][SUM_COLUMNS];
-    const unsigned x = threadIdx.x, y = threadIdx.y, column = blockIdx.x * SUM_COLUMNS + x;
-    float total = 0;
+    __shared__ pack<float, 4> totals[SUM_ROWS][SUM_COLUMNS / 4];
+    const unsigned x = threadIdx.x, y = threadIdx.y, column = blockIdx.x * SUM_COLUMNS + 4 * x;
+    pack<float, 4> total = {};
+    const auto add = [&](const pack<float, 4> &four) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) total.value[i] += four.value[i];
+    };
+    if (column < columns)
 #pragma unroll 8
-    for (unsigned row = y; row < rows; row += SUM_ROWS) total += partials[(size_t)row * columns + column];
-    totals[y][x] = total;
+        for (unsigned row = y; row < rows; row += SUM_ROWS)
+            add(pack_at<4>(partials + (size_t)row * columns + column));
     for (unsigned half = SUM_ROWS / 2; half; half /= 2) {
+        if (y < 2 * half) totals[y][x] = total;
         __syncthreads();
-        if (y < half) totals[y][x] += totals[y + half][x];
+        if (y < half) add(totals[y + half][x]);
     }
-    if (y == 0) sums[column] = scale * totals[0][x];
+    if (y == 0 && column < columns)
+        for (int i = 0; i < 4; i++) sums[column + i] = scale * total.value[i];
 }
 
 void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
@@ -192,6 +200,7 @@ void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *c
                 (unsigned)gemm_multiprocessors(*call, workspace->processors), launcher);
     if (!call->backward) return;
     launch(launcher, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
-           dim3(SUM_COLUMNS, SUM_ROWS), 0, (const float *)p.partials, blocks_for(call->m, BF16_SUMMED_ROWS),
-           (unsigned)call->n, (float)gemm_bias_scale(call), (float *)call->backward->bias_grad);
+           dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)p.partials,
+           blocks_for(call->m, BF16_SUMMED_ROWS), (unsigned)call->n, (float)gemm_bias_scale(call),
+           (float *)call->backward->bias_grad);
 }

@@ -10,7 +10,8 @@
 #include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/bf16_short.cuh"
 
-static const unsigned BF16_ROWS = 128, BF16_K = 64; /* of a tile of C, and of a stage */
+static const unsigned BF16_ROWS = 128, BF16_K = 64;           /* of a tile of C, and of a stage */
+static const unsigned BF16_SLOTS = 2, BF16_SLOT_BYTES = 2048; /* of each warp, for the epilogue */
 static const unsigned BF16_SUMMED_ROWS = 16, BF16_LARGEST_CLUSTER = 8;
 
 /* What a block does with C. */
@@ -28,8 +29,8 @@ struct bf16_product {
     bool stores_pre;
     float alpha;
     const float *bias;
-    float *partials;        /* [m / BF16_SUMMED_ROWS, rounded up][n]: sums of the columns of C as stored */
-    unsigned stages, slots; /* in shared memory: of the ring buffer; of each warp, for the epilogue */
+    float *partials; /* [m / BF16_SUMMED_ROWS, rounded up][n]: sums of the columns of C as stored */
+    unsigned stages; /* of the ring buffer */
 };
 
 /* The width of a tile, 64, 128, 192 or 256, and the members of the same name of bf16_product. */

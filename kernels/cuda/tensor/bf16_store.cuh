@@ -12,9 +12,9 @@
 
 namespace bf16 {
 
-static const unsigned GROUP = 128;           /* threads of a warpgroup */
-static const unsigned SLOT_BYTES = 16 * 128; /* of a warp, which has p.slots */
-static const unsigned PART = 64;             /* columns of 16 bits in a slot */
+static const unsigned GROUP = 128;                                      /* threads of a warpgroup */
+static const unsigned SLOTS = BF16_SLOTS, SLOT_BYTES = BF16_SLOT_BYTES; /* of a warp: 16 rows of 128 bytes */
+static const unsigned PART = 64;                                        /* columns of 16 bits in a slot */
 
 /* tanh, relatively within 2^-11 for bfloat16, which keeps 8 bits. Half precision, which keeps 11, has tanhf:
    25 instructions. */
@@ -51,16 +51,19 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
     char *slots;          /* of this warp */
     uint64_t *arrived;    /* the mbarrier of this warp: what the backward epilogue reads was copied */
     unsigned group, warp; /* of the block; of the group */
+    bool stores;          /* not if another part of k has the sums */
     unsigned phase = 0;   /* of `arrived` */
     unsigned row0, column0;
-    float2 bias[8]; /* of the next part: columns 8 i + 2 (lane % 4) and the one after it */
+    /* Of part i: columns 2 lane and the one after it. It is loaded beside the products, because the fence
+       between stores waits for loads. */
+    float2 bias[N / PART];
 
     __device__ tile_store(const bf16_product &product, char *slots_of_block, uint64_t *arrived_of_block)
         : p(product) {
         const unsigned index = uniform(threadIdx.x / 32);
         group = index / 4;
         warp = index % 4;
-        slots = slots_of_block + index * p.slots * SLOT_BYTES;
+        slots = slots_of_block + index * SLOTS * SLOT_BYTES;
         arrived = arrived_of_block + index;
     }
 
@@ -75,7 +78,7 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
     }
 
     __device__ char *slot(unsigned number) const {
-        return slots + number % p.slots * SLOT_BYTES;
+        return slots + number % SLOTS * SLOT_BYTES;
     }
 
     /* sums[32 part .. 32 part + 31], so that the epilogue is not unrolled for each part. */
@@ -93,7 +96,7 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
 #pragma unroll
         for (unsigned part = 0; part < N / PART; part++) {
             char *const to = slot(part);
-            tensor_stores_wait(p.slots - 1);
+            tensor_stores_wait(SLOTS - 1);
 #pragma unroll
             for (int pair = 0; pair < 4; pair++) {
                 uint32_t words[4];
@@ -114,7 +117,7 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
 #pragma unroll
         for (unsigned part = 0; part < N / (PART / 2); part++) {
             char *const to = slot(part);
-            tensor_stores_wait(p.slots - 1);
+            tensor_stores_wait(SLOTS - 1);
 #pragma unroll
             for (int q = 0; q < 8; q++) { /* column group q / 2, row + 8 (q % 2) */
                 const int i = part * 16 + q * 2;
@@ -126,11 +129,23 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
         }
     }
 
-    __device__ void load_bias(unsigned part) {
+    __device__ void load_bias() {
+#pragma unroll
+        for (unsigned part = 0; part < N / PART; part++) {
+            const unsigned column = column0 + part * PART + 2 * lane();
+            if (column < p.n) bias[part] = __ldg((const float2 *)(p.bias + column));
+        }
+    }
+
+    /* Of the next part: columns 8 i + 2 (lane % 4) and the one after it. */
+    __device__ void take_bias(float2 (&own)[8]) {
+        const float2 mine = bias[0];
+#pragma unroll
+        for (unsigned part = 0; part + 1 < N / PART; part++) bias[part] = bias[part + 1];
 #pragma unroll
         for (unsigned i = 0; i < 8; i++) {
-            const unsigned column = column0 + part * PART + 8 * i + 2 * (lane() % 4);
-            if (column < p.n) bias[i] = __ldg((const float2 *)(p.bias + column));
+            const unsigned from = 4 * i + lane() % 4;
+            own[i] = make_float2(__shfl_sync(~0u, mine.x, from), __shfl_sync(~0u, mine.y, from));
         }
     }
 
@@ -143,10 +158,8 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
             float some[32];
             float2 own[8];
             select(some, sums, part);
-#pragma unroll
-            for (int i = 0; i < 8; i++) own[i] = bias[i];
-            if (part + 1 < N / PART) load_bias(part + 1);
-            tensor_stores_wait(p.slots - stores);
+            take_bias(own);
+            tensor_stores_wait(SLOTS - stores);
 #pragma unroll
             for (int pair = 0; pair < 4; pair++) {
                 uint32_t pre[4], words[4];
@@ -172,15 +185,21 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
         return min(N / PART, (p.n - column0 + PART - 1) / PART);
     }
 
-    /* Copies what the backward epilogue reads: part i to slot i. */
-    __device__ void load() const {
-        const unsigned parts = parts_inside();
-        if (row0 >= p.m) return;
+    /* Copies what the backward epilogue reads of two parts to the slots. */
+    __device__ void load(unsigned first) const {
+        const unsigned end = min(first + SLOTS, parts_inside());
         tensor_stores_wait(0);
         if (lane()) return;
-        mbarrier_expect_tx(arrived, parts * SLOT_BYTES);
-        for (unsigned part = 0; part < parts; part++)
+        mbarrier_expect_tx(arrived, (end - first) * SLOT_BYTES);
+        for (unsigned part = first; part < end; part++)
             tensor_load(slot(part), p.read, column0 + part * PART, row0, arrived);
+    }
+
+    /* The rest of it to the L2 cache. */
+    __device__ void prefetch() const {
+        if (lane()) return;
+        for (unsigned part = SLOTS, parts = parts_inside(); part < parts; part++)
+            tensor_prefetch(p.read, column0 + part * PART, row0);
     }
 
     /* The sums of two columns of a part, from 2 lane on, as it is in the slot: tensor cores multiply it by
@@ -212,38 +231,42 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
         }
     }
 
-    template <enum activation A> __device__ void store_backward(const float (&sums)[N / 2]) const {
+    /* A part, in place of what the slot has. Returns the sums of its columns. */
+    template <enum activation A>
+    __device__ float2 store_part(const float (&sums)[N / 2], unsigned part) const {
         const bool upper = row0 + lane() / 4 < p.m, lower = row0 + lane() / 4 + 8 < p.m;
+        char *const to = slot(part);
+#pragma unroll
+        for (unsigned pair = 0; pair < 4; pair++) {
+            uint32_t words[4];
+            ldmatrix_x4(words, fragment(to, pair));
+#pragma unroll
+            for (unsigned q = 0; q < 4; q++) {
+                const unsigned i = part * 32 + pair * 8 + q * 2;
+                const float2 y = floats_of<T>(words[q]);
+                words[q] = round_gradients_to<T>(p.alpha * sums[i] * derivative(A, y.x, y.x),
+                                                 p.alpha * sums[i + 1] * derivative(A, y.y, y.y));
+                if (!(q % 2 ? lower : upper)) words[q] = 0;
+            }
+            stmatrix_x4(fragment(to, pair), words);
+        }
+        tensor_stores_begin();
+        tensor_store(p.c, column0 + part * PART, row0, to);
+        return column_sums(to);
+    }
+
+    template <enum activation A> __device__ void store_backward(const float (&sums)[N / 2]) {
         const unsigned parts = parts_inside();
         float2 totals[N / PART] = {};
-#pragma unroll 1
-        for (unsigned part = 0; part < parts; part++) {
-            char *const to = slot(part);
-            float some[32];
-            select(some, sums, part);
 #pragma unroll
-            for (int pair = 0; pair < 4; pair++) {
-                uint32_t words[4];
-                ldmatrix_x4(words, fragment(to, pair));
-#pragma unroll
-                for (int q = 0; q < 4; q++) {
-                    const int i = pair * 8 + q * 2;
-                    const float2 y = floats_of<T>(words[q]);
-                    words[q] = round_gradients_to<T>(p.alpha * some[i] * derivative(A, y.x, y.x),
-                                                     p.alpha * some[i + 1] * derivative(A, y.y, y.y));
-                    if (!(q % 2 ? lower : upper)) words[q] = 0;
-                }
-                stmatrix_x4(fragment(to, pair), words);
+        for (unsigned part = 0; part < N / PART; part++) {
+            if (part >= parts) break;
+            if (part % SLOTS == 0) {
+                if (part) load(part);
+                mbarrier_wait(arrived, phase++);
             }
-            __syncwarp();
-            const float2 total = column_sums(to);
-#pragma unroll
-            for (unsigned c = 0; c < N / PART; c++)
-                if (c == part) totals[c] = total;
+            totals[part] = store_part<A>(sums, part);
         }
-        tensor_stores_begin(); /* once: its fence waits for all accesses to memory */
-        for (unsigned part = 0; part < parts; part++)
-            tensor_store(p.c, column0 + part * PART, row0, slot(part));
         store_column_sums(totals);
     }
 
@@ -251,12 +274,20 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
     __device__ void begin(unsigned row, unsigned column) {
         row0 = row + group * 64 + warp * 16;
         column0 = column;
-        if (FORWARD && p.epilogue == BF16_FORWARD) load_bias(0);
-        if (BACKWARD && p.epilogue == BF16_BACKWARD) load();
+    }
+
+    /* Beside the products: requests what the epilogue reads. */
+    __device__ void request() {
+        if (!stores || row0 >= p.m) return;
+        if (FORWARD && p.epilogue == BF16_FORWARD) load_bias();
+        if (BACKWARD && p.epilogue == BF16_BACKWARD) {
+            load(0);
+            prefetch();
+        }
     }
 
     __device__ void store(const float (&sums)[N / 2]) {
-        if (row0 >= p.m) return;
+        if (!stores || row0 >= p.m) return;
         if (p.epilogue != BF16_BACKWARD)
             tensor_stores_wait(0); /* of the last tile, which had any of the slots */
         if (p.epilogue == BF16_FLOAT32) {
@@ -267,7 +298,6 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
             with_activation(
                 p.activation, [&]<enum activation A>() { store_forward<A>(sums); });
         } else if constexpr (BACKWARD) {
-            mbarrier_wait(arrived, phase++);
             with_activation(
                 p.activation, [&]<enum activation A>() { store_backward<A>(sums); });
         }

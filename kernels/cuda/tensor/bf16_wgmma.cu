@@ -135,33 +135,54 @@ template <bool T> static __device__ uint64_t descriptor(const char *at) {
     return T ? wgmma_swizzle128_transposed(at, GROUP_BYTES) : wgmma_swizzle128(at);
 }
 
-/* A consumer warpgroup: sums = its 64 rows of the tile, over `stages` of k. */
-template <typename T, bool A_T, bool B_T, int N>
+/* A consumer warpgroup: sums = its 64 rows of the tile, over `stages` of k. Beside the first products it
+   calls `request`. A second such branch in the loop, with a wait, makes it slower: docs/bf16.md. */
+template <typename T, bool A_T, bool B_T, int N, typename F>
 static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, char *shared,
                                 const ring_barriers &ring, const cluster_place &own, ring_place &use,
-                                unsigned stages, unsigned group) {
+                                unsigned stages, unsigned group, F request) {
+    const unsigned tail = own.part + 1 < p.parts ? 0 : p.k % BF16_K; /* of k, in a stage that is not full */
+    const unsigned full = stages - (tail > 0);
     unsigned before = 0;
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) sums[i] = 0;
-    for (unsigned k = 0; k < stages; k++, use.next(p.stages)) {
-        mbarrier_wait(ring.full + use.stage, use.round);
+    const auto multiply_step = [&](unsigned step) {
         const char *const a = shared + use.stage * STAGE_BYTES<N> + group * GROUP_BYTES,
                           *const b = shared + use.stage * STAGE_BYTES<N> + A_BYTES;
+        wgmma_16bit<T, N, A_T, B_T>(sums, descriptor<A_T>(a + step * (A_T ? 2048 : 32)),
+                                    descriptor<B_T>(b + step * (B_T ? 2048 : 32)), true);
+    };
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sums[i] = 0;
+    for (unsigned k = 0; k < full; k++, use.next(p.stages)) {
+        mbarrier_wait(ring.full + use.stage, use.round);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; step++)
-            wgmma_16bit<T, N, A_T, B_T>(sums, descriptor<A_T>(a + step * (A_T ? 2048 : 32)),
-                                        descriptor<B_T>(b + step * (B_T ? 2048 : 32)), true);
+        for (int step = 0; step < 4; step++) multiply_step(step);
         wgmma_commit();
-        if (k) {
+        if (!k) {
+            request();
+        } else {
             wgmma_wait<1>();
             release(ring.empty + before, p.pair, own);
         }
         before = use.stage;
     }
+    if (tail) {
+        mbarrier_wait(ring.full + use.stage, use.round);
+#pragma unroll 1
+        for (unsigned step = 0; step * 16 < tail; step++) {
+            wgmma_fence();
+            multiply_step(step);
+            wgmma_commit();
+        }
+        if (!full) request();
+    }
     wgmma_wait<0>();
     wgmma_done(sums);
-    release(ring.empty + before, p.pair, own);
+    if (full) release(ring.empty + before, p.pair, own);
+    if (tail) {
+        release(ring.empty + use.stage, p.pair, own);
+        use.next(p.stages);
+    }
 }
 
 /* Adds the sums of the parts of k, in the order of the parts: those of group g in part g, whose ring buffer
@@ -201,15 +222,15 @@ static __device__ void consume(const bf16_product &p, char *shared, const ring_b
     const schedule<N> all(p, own);
     const unsigned stages = own.first_stage(p, own.part + 1) - own.first_stage(p, own.part);
     tile_store<T, A_T, B_T, N> to(p, shared + p.stages * STAGE_BYTES<N>, arrived);
-    const bool stores = p.parts == 1 || to.group == own.part;
+    to.stores = p.parts == 1 || to.group == own.part;
     ring_place use;
     unsigned row, column;
     for (unsigned turn = 0; all.at(turn, row, column); turn++) {
         float sums[N / 2];
-        if (stores) to.begin(row, column);
-        multiply<T, A_T, B_T, N>(sums, p, shared, ring, own, use, stages, to.group);
+        to.begin(row, column);
+        multiply<T, A_T, B_T, N>(sums, p, shared, ring, own, use, stages, to.group, [&] { to.request(); });
         if (p.parts > 1) add_parts<N>(sums, p, shared, own, to.group, arrived + WARPS);
-        if (stores) to.store(sums);
+        to.store(sums);
     }
     tensor_stores_wait(0);
 }

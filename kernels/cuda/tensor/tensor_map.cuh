@@ -45,6 +45,16 @@ __device__ inline void tensor_multicast(void *to, const CUtensorMap &map, unsign
 #endif
 }
 
+/* The same to the L2 cache. */
+__device__ inline void tensor_prefetch(const CUtensorMap &map, unsigned x, unsigned y) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];"
+                 :
+                 : "l"(&map), "r"(x), "r"(y)
+                 : "memory");
+#endif
+}
+
 /* Loads the map itself. */
 __device__ inline void tensor_map_prefetch(const CUtensorMap &map) {
 #if __CUDA_ARCH__ >= 900
