@@ -108,6 +108,10 @@ struct gemm_call {
     bool b_complete;
     /* A weight gradient in place of gemm_update: it has the bits of the sums there. */
     bool as_update;
+    /* Nothing but updates reads the bias gradient of `backward`, and they come after the next call on this
+       context: it need not be complete before that call has ended. With an output layer (kernels/ops.h) the
+       same holds for its weight and bias gradients, and for its loss. */
+    bool sums_later;
 };
 
 /* What the column sums of a backward epilogue are multiplied by. */

@@ -83,6 +83,34 @@ static void every_engine_has_the_same_bits(void **state) {
     }
 }
 
+/* Of so many images that engine graph updates each layer but the first beside the products of those below. */
+static void updates_beside_products_have_the_same_bits(void **state) {
+    (void)state;
+    static const char *const large[] = {
+        "backend=cuda-tuned precision=bf16 layers=784-1024-520-10 optimizer=adamw lr=0.001",
+        "backend=cuda-tuned precision=fp16 layers=784-264-200-136-10 momentum=0.9",
+        "backend=cublas layers=784-264-200-136-10 ema-decay=0.9"};
+    static const char *const engines[] = {"graph", "eager"};
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        double *ends[2];
+        size_t bytes = 0;
+        for (int way = 0; way < 2; way++) {
+            struct bench bench;
+            struct run_summary summary;
+            char all[256];
+            snprintf(all, sizeof all, "%s batch-size=2500 epochs=4 engine=%s", large[i], engines[way]);
+            bench_open(&bench, all, NULL);
+            assert_status(bench_run(&bench, &summary), STATUS_OK);
+            for (size_t l = 0; l + 1 < bench.trainer.mlp.depth; l++)
+                assert_int_equal(bench.trainer.mlp.layer[l].updated_beside, way == 0 && l > 0);
+            ends[way] = trained(&bench, &bytes);
+            bench_close(&bench);
+        }
+        assert_memory_equal(ends[0], ends[1], bytes);
+        for (int way = 0; way < 2; way++) free(ends[way]);
+    }
+}
+
 static void resumed_training_has_the_same_bits(void **state) {
     (void)state;
     char path[256], more[300];
@@ -193,6 +221,7 @@ static void a_bad_step_changes_no_weight(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_engine_has_the_same_bits),
+        cmocka_unit_test(updates_beside_products_have_the_same_bits),
         cmocka_unit_test(resumed_training_has_the_same_bits),
         cmocka_unit_test(steps_are_near_float32),
         cmocka_unit_test(only_where_no_gradient_is_needed),

@@ -43,11 +43,12 @@ static void cuda_close(struct device *device) {
 }
 
 static bool open_all(struct cuda_state *state) {
-    int highest = 0;
+    int lowest = 0, highest = 0;
     if (!TRY(state, cudaSetDevice(state->ordinal)) ||
-        !TRY(state, cudaStreamCreateWithFlags(&state->ops.stream, cudaStreamNonBlocking)) ||
+        !TRY(state, cudaDeviceGetStreamPriorityRange(&lowest, &highest)) ||
+        !TRY(state, cudaStreamCreateWithPriority(&state->ops.stream, cudaStreamNonBlocking,
+                                                 (lowest + highest) / 2)) ||
         !TRY(state, cudaStreamCreateWithFlags(&state->copy.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaDeviceGetStreamPriorityRange(NULL, &highest)) ||
         !TRY(state, cudaStreamCreateWithPriority(&state->aside.stream, cudaStreamNonBlocking, highest)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->begun, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->ended, cudaEventDisableTiming)) ||
@@ -272,6 +273,7 @@ static void *cuda_stream(struct device *device) {
 static enum status cuda_begin_capture(struct device *device) {
     struct cuda_state *state = state_of(device);
     cuda_wait(device);
+    state->aside_low = false;
     state->capturing =
         TRY(state, cudaStreamBeginCapture(state->ops.stream, cudaStreamCaptureModeThreadLocal));
     return cuda_report(state);
@@ -283,7 +285,8 @@ static enum status cuda_end_capture(struct device *device, void **graph) {
     cudaGraphExec_t executable = NULL;
     const bool ended = TRY(state, cudaStreamEndCapture(state->ops.stream, &captured));
     state->capturing = false;
-    const bool made = ended && TRY(state, cudaGraphInstantiate(&executable, captured, 0)) &&
+    const unsigned priorities = state->aside_low ? cudaGraphInstantiateFlagUseNodePriority : 0;
+    const bool made = ended && TRY(state, cudaGraphInstantiate(&executable, captured, priorities)) &&
                       TRY(state, cudaGraphUpload(executable, state->ops.stream)) &&
                       TRY(state, cudaStreamSynchronize(state->ops.stream));
     if (captured) cudaGraphDestroy(captured);
@@ -323,6 +326,7 @@ extern "C" const struct device_driver device_cuda = {
     .prefetch_end = cuda_prefetch_end,
     .prefetch_commit = cuda_prefetch_commit,
     .aside_begin = cuda_aside_begin,
+    .aside_begin_low = cuda_aside_begin_low,
     .aside_join = cuda_aside_join,
     .aside_stream = cuda_aside_stream,
     .stage_upload = cuda_stage_upload,

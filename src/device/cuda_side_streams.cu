@@ -32,6 +32,14 @@ void *cuda_aside_begin(struct device *device) {
     TRY(state, cudaEventRecord(state->begun, state->ops.stream));
     TRY(state, cudaStreamWaitEvent(state->aside.stream, state->begun, 0));
     time_aside(device, true);
+    state->aside.low = false;
+    return &state->aside;
+}
+
+void *cuda_aside_begin_low(struct device *device) {
+    struct cuda_state *state = state_of(device);
+    cuda_aside_begin(device);
+    state->aside.low = state->aside_low = true;
     return &state->aside;
 }
 

@@ -30,6 +30,7 @@ struct cuda_state {
     cudaEvent_t aside_event[2 * ASIDES];
     size_t aside_events;
     bool aside_begun;                     /* .. and not joined */
+    bool aside_low;                       /* since the capture began: some at the lowest priority */
     cudaEvent_t prefetched, committed;    /* the last prefetch and the last commit */
     cudaEvent_t uploaded[2], released[2]; /* of each stage */
 };
@@ -51,6 +52,7 @@ enum status cuda_synchronize(struct device *device);
 void *cuda_prefetch_begin(struct device *device);
 void cuda_prefetch_end(struct device *device);
 void *cuda_aside_begin(struct device *device);
+void *cuda_aside_begin_low(struct device *device);
 void cuda_aside_join(struct device *device);
 void *cuda_aside_stream(struct device *device);
 void cuda_prefetch_upload(struct device *device, void *to, const void *from, size_t bytes);

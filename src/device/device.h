@@ -72,6 +72,7 @@ struct device_driver {
        Several calls of `aside_begin` may come before one of `aside_join`. `aside_stream` is the stream of
        that context. */
     void *(*aside_begin)(struct device *device);
+    void *(*aside_begin_low)(struct device *device); /* the same, at the lowest priority, in captures */
     void (*aside_join)(struct device *device);
     void *(*aside_stream)(struct device *device);
 

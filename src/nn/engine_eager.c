@@ -63,7 +63,7 @@ static enum status overlapped_gradients(struct trainer *trainer, size_t first, s
     }
     if (step + 1 < end) {
         const struct batch_part next = whole_batch(trainer, step + 1, engine_rows(trainer, step + 1));
-        gather(trainer, device->driver->aside_begin(device), &next, mlp->next.input, mlp->next.labels);
+        gather(trainer, mlp_beside(mlp, whole.rows), &next, mlp->next.input, mlp->next.labels);
     }
     const enum status status = gathered_gradients(trainer, &whole);
     if (status && step + 1 < end) device->driver->aside_join(device); /* a capture ends with all joined */

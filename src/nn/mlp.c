@@ -261,7 +261,7 @@ size_t mlp_first_weight(const struct mlp *mlp, size_t l) {
 size_t mlp_ranges_left(const struct mlp *mlp, struct mlp_range *list) {
     size_t first = 0, count = 0;
     for (size_t l = 0; l <= mlp->depth && !mlp->rest_updated; l++) {
-        if (l < mlp->depth && !mlp->layer[l].updated) continue;
+        if (l < mlp->depth && !mlp->layer[l].updated && !mlp->layer[l].updated_beside) continue;
         const size_t end = mlp_first_weight(mlp, l);
         if (end > first) list[count++] = (struct mlp_range){first, end - first};
         if (l < mlp->depth) first = mlp_first_weight(mlp, l + 1);

@@ -18,9 +18,10 @@ struct mlp_layer {
     const void *gemm_weight;       /* what GEMM reads: `weight` or its low-precision copy */
     void *weight_grad, *bias_grad; /* the same shapes */
     void *pre, *output;            /* [capacity][out]: Z and Y; one buffer unless the derivative needs both */
-    void *dropped; /* [capacity][out]: Y after dropout, the next layer's input; may be `output` */
-    void *grad;    /* [capacity][out]: dL/dZ */
-    bool updated;  /* the last mlp_backward has updated the weights, and not stored their gradient */
+    void *dropped;       /* [capacity][out]: Y after dropout, the next layer's input; may be `output` */
+    void *grad;          /* [capacity][out]: dL/dZ */
+    bool updated;        /* the last mlp_backward has updated the weights, and not stored their gradient */
+    bool updated_beside; /* .. has stored their gradient, and updated them beside its later products */
 };
 
 /* If a checkpoint has no tensors for a state arena: */
@@ -119,6 +120,10 @@ struct mlp_range {
 };
 enum { MLP_MAX_RANGES = PROFILE_MAX_LAYERS + 1 };
 size_t mlp_ranges_left(const struct mlp *mlp, struct mlp_range *list);
+
+/* The context of ops beside a step of `rows` images (aside_begin in device.h). If there are many, at the
+   lowest priority: they run where the kernels of the step leave SMs idle. */
+void *mlp_beside(const struct mlp *mlp, size_t rows);
 
 /* Memory for a second batch, next.input and next.labels, which may be gathered while this one is used. */
 enum status mlp_open_next(struct mlp *mlp);

@@ -158,6 +158,7 @@ static struct gemm_call input_gradient_call(const struct mlp *mlp, size_t l, siz
     if (step && mlp->hidden_dropout > 0 && !masks_gradient(mlp, l, step))
         call.alpha = dropout_scale(mlp->hidden_dropout);
     call.b_unchanged = call.b_complete = true; /* since the forward pass */
+    call.sums_later = mlp_works_beside(mlp, rows);
     return call;
 }
 
@@ -193,7 +194,9 @@ static enum status layer_backward(struct mlp *mlp, size_t l, size_t rows, const 
     if (!mlp->layer[l].updated) status = run_gemm(mlp, l, &call);
     if (!status && mlp->on_gradients) status = mlp->on_gradients(mlp->on_gradients_self, l);
     if (status || l == 0) return status;
-    return input_gradient(mlp, l, rows, step, beta, !mlp->layer[l].updated || *from_gemm, from_gemm);
+    status = input_gradient(mlp, l, rows, step, beta, !mlp->layer[l].updated || *from_gemm, from_gemm);
+    if (!status) mlp_update_beside(mlp, l, rows);
+    return status;
 }
 
 /* Layers depth - 1 .. 0, from dL/dZ and bias gradient of the last of them. aside: that bias gradient is
@@ -203,8 +206,10 @@ static enum status backward(struct mlp *mlp, size_t depth, size_t rows, const st
     struct device *device = &mlp->compute->device;
     enum status status = STATUS_OK;
     mlp->rest_updated = false;
+    for (size_t l = 0; l < mlp->depth; l++) mlp->layer[l].updated_beside = false;
     device_range_begin(device, "backward");
     for (size_t l = depth; l-- > 0 && !status;) status = layer_backward(mlp, l, rows, step, beta, &from_gemm);
+    for (size_t l = 0; l < mlp->depth; l++) aside |= mlp->layer[l].updated_beside;
     if (aside) device->driver->aside_join(device);
     if (!status && mlp->update) status = mlp_update_weights(mlp, rows, step);
     device_range_end(device);

@@ -19,6 +19,27 @@ bool mlp_fuses_update(const struct mlp *mlp, size_t l, const struct gemm_call *c
     return compute_fuses_update(mlp->compute, call, &update);
 }
 
+static const size_t many_rows = 2048;
+
+void *mlp_beside(const struct mlp *mlp, size_t rows) {
+    struct device *device = &mlp->compute->device;
+    return rows >= many_rows ? device->driver->aside_begin_low(device) : device->driver->aside_begin(device);
+}
+
+bool mlp_works_beside(const struct mlp *mlp, size_t rows) {
+    return mlp->update && mlp->updates_overlap && rows >= many_rows;
+}
+
+void mlp_update_beside(struct mlp *mlp, size_t l, size_t rows) {
+    if (!mlp_works_beside(mlp, rows) || mlp->layer[l].updated) return;
+    size_t next = l;
+    do mlp->layer[next++].updated_beside = true;
+    while (next < mlp->depth && !mlp->layer[next].updated && !mlp->layer[next].updated_beside);
+    const size_t first = mlp_first_weight(mlp, l), end = mlp_first_weight(mlp, next);
+    const struct weight_update update = update_from(mlp, first);
+    mlp->ops->update(mlp_beside(mlp, rows), end - first, &update.rule, update.step, update.guard);
+}
+
 /* Several weight gradients that update their weights, from the last layer on: the next step begins with the
    first, whose weights a cache then still has. */
 struct update_list {

@@ -7,6 +7,13 @@
 /* Can the weight gradient of layer l, this call, update the weights? */
 bool mlp_fuses_update(const struct mlp *mlp, size_t l, const struct gemm_call *call);
 
+/* May work that only updates need run beside later products, which are large enough to hide it? */
+bool mlp_works_beside(const struct mlp *mlp, size_t rows);
+
+/* If mlp_works_beside: updates the weights of layer l, whose gradient is stored and which no later product
+   reads, and of the layers above it that are not updated yet, beside the products of the layers below. */
+void mlp_update_beside(struct mlp *mlp, size_t l, size_t rows);
+
 /* Issues the weight gradients that update their weights, after all products that read these weights: at once
    and with all that they do not update, if nothing times each, and the backend can. */
 enum status mlp_update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step);

@@ -34,6 +34,7 @@ static void tuned_destroy(void *opaque) {
     if (context->library) gemm_cublas.destroy(context->library);
     reduction_close(&context->reduction);
     float32_workspace_close(&context->float32);
+    context->later.close();
     free(context);
 }
 
@@ -64,7 +65,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
         ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
         reduction_open(&context->reduction, &context->fault) &&
         float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
-    if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction);
+    if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction, &context->later);
     if (open) bf16x6_workspace_open(&context->bf16x6, context->processors, &context->reduction);
     if (open) context->output_open = bf16_output_open();
     if (open) context->large_output_open = large_output_open(&context->large_output);
@@ -164,16 +165,26 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     return kernel != LIBRARY;
 }
 
+/* A weight gradient by a kernel that does not use the scratch memory, which the sums read. */
+static bool runs_beside_sums(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
+    const enum kernel kernel = choose(context, call, launcher);
+    return call->op == GEMM_TN && (kernel == BF16 || kernel == LIBRARY);
+}
+
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
     if (call->m == 0 || call->n == 0) return GEMM_OK;
     if ((call->epilogue || call->backward) && !tuned_fuses(opaque, call)) return GEMM_UNSUPPORTED;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
-    if (!launch_own(context, call, launcher)) {
-        void *library = library_of(context);
-        return library ? gemm_cublas.gemm(library, call) : GEMM_FAILED;
-    }
-    return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
+    struct later_sums before = context->later;
+    const bool beside = before.pending && runs_beside_sums(context, call, launcher);
+    context->later.pending = false;
+    if (!beside) before.join(context->stream, &context->fault);
+    const bool own = launch_own(context, call, launcher);
+    void *const library = own ? NULL : library_of(context);
+    const enum gemm_status status = library ? gemm_cublas.gemm(library, call) : GEMM_OK;
+    if (beside) before.join(context->stream, &context->fault);
+    return context->fault.message[0] ? GEMM_FAILED : status;
 }
 
 /* The kernel that does this update; LIBRARY: none. */
@@ -203,6 +214,7 @@ static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *
                                           const struct weight_update *updates, size_t count) {
     tuned_context *context = (tuned_context *)opaque;
     const auto kernel_of = [&](size_t i) { return choose_update(context, calls + i, updates + i); };
+    context->later.join(context->stream, &context->fault);
     for (size_t i = 0; i < count; i++)
         if (kernel_of(i) == LIBRARY) return GEMM_UNSUPPORTED;
     for (size_t i = 0, done; i < count; i += done) {
@@ -224,11 +236,12 @@ static enum gemm_status tuned_output_layer(void *opaque, const struct output_lay
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const struct gemm_call *const calls[] = {layer->logits, layer->gradient, layer->input_gradient};
+    context->later.join(context->stream, &context->fault);
     if (context->output_open && context->tensor_cores != TENSOR_NEVER && bf16_output_takes(layer)) {
         bf16_output(layer, launcher);
     } else if (context->large_output_open && context->tensor_cores != TENSOR_NEVER &&
                large_output_takes(layer)) {
-        large_output(layer, &context->large_output, &context->reduction, launcher);
+        large_output(layer, &context->large_output, &context->reduction, context->later, launcher);
     } else if (context->float32_output_blocks && context->tensor_cores != TENSOR_ALWAYS &&
                float32_output_takes(layer)) {
         for (const struct gemm_call *call : calls) float32_forget(&context->float32, call);
@@ -247,6 +260,7 @@ static enum gemm_status tuned_gemm_batch(void *opaque, const struct gemm_call *c
                                          const struct gemm_strides *strides) {
     tuned_context *const context = (tuned_context *)opaque;
     void *library = library_of(context);
+    context->later.join(context->stream, &context->fault);
     float32_forget_all(&context->float32);
     return library ? gemm_cublas.gemm_batch(library, call, count, strides) : GEMM_FAILED;
 }

@@ -24,6 +24,7 @@ struct tuned_context {
     enum gemm_precision precision;
     int tensor_cores; /* the option `tensor`, of float32 products and those of 16 bits */
     struct float32_workspace float32;
+    struct later_sums later;
     struct bf16_workspace bf16;
     struct bf16x6_workspace bf16x6;
     bool output_open; /* of bf16_output.cu */

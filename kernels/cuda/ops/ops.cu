@@ -47,10 +47,9 @@ static void gather(void *opaque, size_t rows, size_t features, enum input_range 
                    const uint8_t *labels, const uint32_t *index, void *x, uint8_t *y) {
     cuda_ops_context *context = open_ops(opaque);
     const dim3 block(128, 2);
-    const unsigned grid = cuda_grid_for(rows, block.y);
     const auto run = [&]<int WIDE>() {
-        gather_kernel<T, WIDE>
-            <<<grid, block, 0, context->stream>>>(rows, features, range, images, labels, index, (T *)x, y);
+        launch_op(context, gather_kernel<T, WIDE>, cuda_grid_for(rows, block.y), block, rows, features, range,
+                  images, labels, index, (T *)x, y);
     };
     if (packs_fit(images, features, features, 8)) /* a row of MNIST in one turn of the threads */
         run.template operator()<8>();
@@ -58,7 +57,6 @@ static void gather(void *opaque, size_t rows, size_t features, enum input_range 
         run.template operator()<4>();
     else
         run.template operator()<1>();
-    CUDA_LAUNCHED(&context->fault, "gather_kernel");
 }
 
 template <typename T> __global__ void round_kernel(size_t count, const real<T> *values, T *rounded) {

@@ -15,11 +15,25 @@ struct cuda_ops_context {
     struct cuda_reduction reduction;
     void *scratch; /* of an op (cuda_scratch); grows */
     size_t scratch_bytes;
+    bool low;                /* gather and update have the lowest priority */
     unsigned cluster_blocks; /* of QR: the most of a cluster; 0: not yet asked for */
 };
 
 static inline struct cuda_ops_context *open_ops(void *context) {
     return (struct cuda_ops_context *)context;
+}
+
+/* kernel<<<grid, block>>>(arguments...), at the priority of the context. */
+template <typename... P, typename... A>
+void launch_op(struct cuda_ops_context *context, void (*kernel)(P...), unsigned grid, dim3 block,
+               const A &...arguments) {
+    cudaLaunchAttribute lowest = {.id = cudaLaunchAttributePriority, .val = {.priority = 0}};
+    const cudaLaunchConfig_t config = {.gridDim = grid,
+                                       .blockDim = block,
+                                       .stream = context->stream,
+                                       .attrs = &lowest,
+                                       .numAttrs = context->low};
+    CUDA_TRY(&context->fault, cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
 /* The table for a dtype. */

@@ -70,14 +70,12 @@ static void launch(cuda_ops_context *context, size_t count, const struct update 
     constexpr int WIDE = WIDEST<real<T>>;
     const update_rule<real<T>> rule(update);
     const arrays<T> at(update);
-    if (at.fit(count, WIDE)) {
-        update_kernel<T, METHOD, WIDE><<<cuda_grid_for(count, THREADS * WIDE), THREADS, 0, context->stream>>>(
-            count, rule, at, step, guard);
-    } else {
-        update_kernel<T, METHOD, 1>
-            <<<cuda_grid_for(count, THREADS), THREADS, 0, context->stream>>>(count, rule, at, step, guard);
-    }
-    CUDA_LAUNCHED(&context->fault, "update_kernel");
+    if (at.fit(count, WIDE))
+        launch_op(context, update_kernel<T, METHOD, WIDE>, cuda_grid_for(count, THREADS * WIDE), THREADS,
+                  count, rule, at, step, guard);
+    else
+        launch_op(context, update_kernel<T, METHOD, 1>, cuda_grid_for(count, THREADS), THREADS, count, rule,
+                  at, step, guard);
 }
 
 template <typename T>

@@ -5,10 +5,11 @@
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
-                         const struct cuda_reduction *reduction) {
+                         const struct cuda_reduction *reduction, struct later_sums *later) {
     *workspace = {.open = tensor_map_open() && bf16_open() && medium_gradient_open(),
                   .processors = processors,
-                  .reduction = *reduction};
+                  .reduction = *reduction,
+                  .later = later};
     workspace->clusters[1] = (unsigned)processors;
     for (unsigned blocks = 2; workspace->open && blocks <= BF16_LARGEST_CLUSTER; blocks *= 2)
         workspace->clusters[blocks] = bf16_clusters(blocks);
@@ -199,8 +200,14 @@ void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *c
     bf16_launch(call->dtype, call->op, shape.columns, p,
                 (unsigned)gemm_multiprocessors(*call, workspace->processors), launcher);
     if (!call->backward) return;
-    launch(launcher, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
-           dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)p.partials,
-           blocks_for(call->m, BF16_SUMMED_ROWS), (unsigned)call->n, (float)gemm_bias_scale(call),
-           (float *)call->backward->bias_grad);
+    const auto sum = [&](cuda_launcher &sums) {
+        launch(sums, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
+               dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)p.partials,
+               blocks_for(call->m, BF16_SUMMED_ROWS), (unsigned)call->n, (float)gemm_bias_scale(call),
+               (float *)call->backward->bias_grad);
+    };
+    if (call->sums_later && !launcher.describe)
+        workspace->later->run(launcher, sum);
+    else
+        sum(launcher);
 }

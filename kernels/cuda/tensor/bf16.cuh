@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include "kernels/cuda/ops/epilogue.cuh"
+#include "kernels/cuda/later_sums.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/bf16_short.cuh"
@@ -43,6 +44,7 @@ struct bf16_workspace {
     int processors;
     unsigned clusters[BF16_LARGEST_CLUSTER + 1]; /* [b]: bf16_clusters(b), for b = 1, 2, 4, 8 */
     struct cuda_reduction reduction;
+    struct later_sums *later;
     struct short_workspace few; /* for products of few rows */
 };
 
@@ -54,7 +56,7 @@ void bf16_launch(enum gemm_dtype dtype, enum gemm_op op, unsigned columns, const
 
 /* bf16.cu */
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
-                         const struct cuda_reduction *reduction);
+                         const struct cuda_reduction *reduction, struct later_sums *later);
 
 /* Can bf16_gemm run this call, with its epilogue? */
 bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);

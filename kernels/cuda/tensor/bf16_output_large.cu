@@ -344,7 +344,7 @@ template <typename T> unsigned divide(large_output<T> *p, const struct large_out
 
 template <typename T, unsigned STEPS>
 void start(const struct output_layer *layer, const struct large_output_clusters *most,
-           const struct cuda_reduction *reduction, cuda_launcher &launcher) {
+           const struct cuda_reduction *reduction, struct later_sums &later, cuda_launcher &launcher) {
     large_output<T> p = {.layer = output_of<T>(layer, shape<STEPS>::PADDED)};
     const output<T> &all = p.layer;
     p.parts = blocks_for(all.units, all.padded);
@@ -354,8 +354,15 @@ void start(const struct output_layer *layer, const struct large_output_clusters 
     p.sums = (float *)(p.losses + clusters * p.mates);
     launch_dependent(launcher, "large_output_kernel", large_output_kernel<STEPS, T>, dim3(clusters * blocks),
                      THREADS, shape<STEPS>::BYTES, blocks, p);
-    launch_dependent(launcher, "large_output_sums_kernel", large_output_sums_kernel<T>,
-                     dim3(blocks_for(p.count, 4 * 32), p.parts), SUM_THREADS, 0, 1, p, clusters);
+    const dim3 sums(blocks_for(p.count, 4 * 32), p.parts);
+    if (layer->input_gradient->sums_later)
+        later.run(launcher, [&](cuda_launcher &own) {
+            launch(own, "large_output_sums_kernel", large_output_sums_kernel<T>, sums, SUM_THREADS, 0, p,
+                   clusters);
+        });
+    else
+        launch_dependent(launcher, "large_output_sums_kernel", large_output_sums_kernel<T>, sums, SUM_THREADS,
+                         0, 1, p, clusters);
 }
 
 template <typename T, typename... A> void start_steps(const struct output_layer *layer, A &&...rest) {
@@ -388,9 +395,9 @@ bool large_output_takes(const struct output_layer *layer) {
 }
 
 void large_output(const struct output_layer *layer, const struct large_output_clusters *clusters,
-                  const struct cuda_reduction *reduction, cuda_launcher &launcher) {
+                  const struct cuda_reduction *reduction, struct later_sums &later, cuda_launcher &launcher) {
     if (layer->logits->dtype == GEMM_F16)
-        start_steps<__half>(layer, clusters, reduction, launcher);
+        start_steps<__half>(layer, clusters, reduction, later, launcher);
     else
-        start_steps<__nv_bfloat16>(layer, clusters, reduction, launcher);
+        start_steps<__nv_bfloat16>(layer, clusters, reduction, later, launcher);
 }

@@ -6,7 +6,7 @@
 extern "C" {
 #include "kernels/ops.h"
 }
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/later_sums.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 
 /* Of how many clusters, of 2 and of 4 blocks, all are resident at the same time. */
@@ -22,6 +22,6 @@ bool large_output_takes(const struct output_layer *layer);
 
 /* For layers that it takes; errors go to launcher.fault. */
 void large_output(const struct output_layer *layer, const struct large_output_clusters *clusters,
-                  const struct cuda_reduction *reduction, cuda_launcher &launcher);
+                  const struct cuda_reduction *reduction, struct later_sums &later, cuda_launcher &launcher);
 
 #endif
