@@ -52,17 +52,18 @@ struct turns {
 };
 
 /* The codes of the four blocks that a tile reads at a chunk: lanes 0 and 1 have those of its rows, lane 2 and
-   the others those of its columns. Loaded a chunk ahead: promoting does not wait for them. */
+   the others those of its columns. Loaded two chunks ahead: nothing waits for them. */
 struct chunk_codes {
     const unsigned *at;
-    unsigned step, code;
+    unsigned step, left, code, next; /* left: chunks whose codes are not loaded; of this chunk, of the next */
 
-    __device__ chunk_codes(const float32_product &p, const tile &own, int lane) {
+    __device__ chunk_codes(const float32_product &p, const tile &own, int lane) : left(chunks_of(p)) {
         const bool second = lane % 2, of_b = lane >= 2;
         const plane_operand &of = of_b ? p.b : p.a;
         at = of.codes + of.index((of_b ? own.column_block : own.row_block) + second, 0);
         step = of.k_is_rows ? of.columns : 1;
-        code = __ldg(at);
+        code = load();
+        next = load();
     }
     __device__ unsigned of_lane(int lane) const {
         return __shfl_sync(0xffffffffu, code, lane);
@@ -70,9 +71,16 @@ struct chunk_codes {
     __device__ bool wide() const {
         return __any_sync(0xffffffffu, code & CODE_WIDE);
     }
-    __device__ unsigned load_next() {
+    __device__ unsigned load() {
+        if (!left) return 0;
+        const unsigned loaded = __ldg(at);
         at += step;
-        return __ldg(at);
+        left--;
+        return loaded;
+    }
+    __device__ void advance(unsigned loaded) {
+        code = next;
+        next = loaded;
     }
 };
 
@@ -129,12 +137,12 @@ struct consumer {
                         F release, R request) const {
         float part[64];
         multiply<S, A_T, B_T>(part, a, b);
-        const unsigned next = last ? 0 : of.load_next();
+        const unsigned loaded = of.load();
         if (last) request();
         wgmma_wait<0>();
         release();
         promote<S>(sums, part, of);
-        of.code = next;
+        of.advance(loaded);
     }
 
     /* sums = the tile of A B. `use`: of the ring buffer, counted over all tiles. */

@@ -63,22 +63,6 @@ struct tile {
     unsigned row_block, column_block; /* in blocks of 64 */
 };
 
-/* The codes of the four blocks that a tile reads at a chunk of k: loaded first, and looked at later. */
-struct tile_codes {
-    unsigned of[4];
-
-    __device__ void load(const float32_product &p, const tile &at, unsigned k) {
-#pragma unroll
-        for (unsigned g = 0; g < 2; g++) {
-            of[g] = __ldg(p.a.codes + p.a.index(at.row_block + g, k));
-            of[2 + g] = __ldg(p.b.codes + p.b.index(at.column_block + g, k));
-        }
-    }
-    __device__ bool wide() const {
-        return (of[0] | of[1] | of[2] | of[3]) & CODE_WIDE;
-    }
-};
-
 /* The tiles of a thread block, in turn. */
 struct schedule {
     unsigned rows, columns; /* of tiles */
@@ -98,19 +82,46 @@ struct schedule {
     }
 };
 
-/* The blocks of a tile along k, two across, in bytes from the start of a plane. */
+/* The blocks of a tile along k, two across: their numbers in a plane. */
 struct strip {
-    size_t at[2], step, plane_bytes;
+    unsigned at[2], step, count; /* count: of a plane */
 
     __device__ strip(const plane_operand &of, unsigned across)
-        : step((of.k_is_rows ? of.columns : 1) * (size_t)PLANE_BYTES), plane_bytes(of.count * PLANE_BYTES) {
+        : step(of.k_is_rows ? of.columns : 1), count((unsigned)of.count) {
 #pragma unroll
-        for (unsigned g = 0; g < 2; g++) at[g] = of.index(across + g, 0) * PLANE_BYTES;
+        for (unsigned g = 0; g < 2; g++) at[g] = (unsigned)of.index(across + g, 0);
     }
 
     __device__ void next() {
         at[0] += step;
         at[1] += step;
+    }
+};
+
+/* 0 in the first lane of a warp, which the compiler does not know: what depends on it is not uniform. Uniform
+   registers would wait for a load at once. */
+static __device__ unsigned zero_of_first_lane() {
+    unsigned zero;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(zero));
+    return zero;
+}
+
+/* The codes of the four blocks that a tile reads at a chunk of k: loaded first, and looked at later. */
+struct tile_codes {
+    unsigned of[4];
+
+    /* Of the chunk that is `steps` after the one of these strips. */
+    __device__ void load(const float32_product &p, const strip &of_a, const strip &of_b, unsigned steps) {
+        const unsigned zero = zero_of_first_lane();
+#pragma unroll
+        for (unsigned g = 0; g < 2; g++) {
+            of[g] = __ldg(p.a.codes + (of_a.at[g] + steps * of_a.step + zero));
+            of[2 + g] = __ldg(p.b.codes + (of_b.at[g] + steps * of_b.step + zero));
+        }
+    }
+    /* The first lane of a warp alone. */
+    __device__ bool wide() const {
+        return __shfl_sync(1, (of[0] | of[1] | of[2] | of[3]) & CODE_WIDE, 0);
     }
 };
 
@@ -122,7 +133,7 @@ static __device__ void copy_planes(char *to, const char *planes, const strip &fr
 #pragma unroll
         for (unsigned g = 0; g < 2; g++)
             bulk_copy(to + plane * TILE_BYTES + g * PLANE_BYTES,
-                      planes + from.at[g] + plane * from.plane_bytes, PLANE_BYTES, full);
+                      planes + (size_t)(from.at[g] + plane * from.count) * PLANE_BYTES, PLANE_BYTES, full);
 }
 
 /* The ring buffer: stage u % STAGES for use u has 64 of k, as A [plane][2 blocks] and B [plane][2 blocks]. */

@@ -34,7 +34,7 @@ static __device__ void prefetch(const float32_product &p, const float *matrix, s
         bulk_prefetch(matrix + (row0 + i) * ld + column0, bytes);
 }
 
-/* Calls fill(use, of_a, of_b, own, k) for each chunk of each tile. */
+/* Calls fill(use, of_a, of_b, k) for each chunk of each tile. */
 template <typename F>
 static __device__ void produce(const float32_product &p, const slope<float> &back, size_t ldc, F fill) {
     const unsigned chunks = chunks_of(p);
@@ -45,7 +45,7 @@ static __device__ void produce(const float32_product &p, const slope<float> &bac
         strip of_a(p.a, own.row_block), of_b(p.b, own.column_block);
         for (unsigned k = 0; k < chunks; k++, use++, of_a.next(), of_b.next()) {
             if (back.on && chunks >= FEWEST_TO_PREFETCH) prefetch(p, back.output, ldc, own, k, chunks);
-            fill(use, of_a, of_b, own, k);
+            fill(use, of_a, of_b, k);
         }
     }
 }
@@ -64,20 +64,20 @@ static __device__ void produce(const float32_product &p, const slope<float> &bac
                                enum way way) {
     const bool low = p.a.flags->state & PLANES_LOW;
     if (way == HALF)
-        produce(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
+        produce(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, unsigned) {
             ring<half_planes>(shared).fill(p, use, a, b);
         });
     if (way == HIGH)
-        produce(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, const tile &, unsigned) {
+        produce(p, back, ldc, [&](unsigned use, const strip &a, const strip &b, unsigned) {
             ring<high_planes>(shared).fill(p, use, a, b);
         });
     if (way != MIXED) return;
     slots_producer producer(shared);
     tile_codes next = {}; /* a chunk ahead: the copies do not wait for them */
-    produce(p, back, ldc, [&](unsigned, const strip &a, const strip &b, const tile &own, unsigned k) {
-        if (k == 0) next.load(p, own, 0);
+    produce(p, back, ldc, [&](unsigned, const strip &a, const strip &b, unsigned k) {
+        if (k == 0) next.load(p, a, b, 0);
         const bool wide = next.wide();
-        if (k + 1 < chunks_of(p)) next.load(p, own, k + 1);
+        if (k + 1 < chunks_of(p)) next.load(p, a, b, 1);
         producer.fill(p, a, b, wide, low);
     });
 }
