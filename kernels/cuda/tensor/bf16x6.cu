@@ -70,14 +70,15 @@ bool bf16x6_pays(const struct gemm_call *call) {
 /* --- a call --- */
 
 /* The columns of a tile and the parts of k for which the busiest SM is estimated to take the fewest cycles.
-   The cycles were fitted to the measurements of docs/tensor-cores.md. code: most products of small batches
-   have wide tiles; one with others waits for its instructions, and so does the product after it. */
+   The cycles were fitted to the measurements of docs/tensor-cores.md. code: of most products wide tiles are
+   fewer; one with narrow ones waits for its instructions, and so does the product after it. */
 static void plan(bf16x6_product &p, const struct bf16x6_workspace &workspace, const gemm_call &call) {
     const unsigned start = 2500, exchange = 2000, share = 4000; /* cycles */
     const unsigned widths[] = {BF16X6_COLUMNS, BF16X6_WIDE}, stage[] = {1600, 1900}, code[] = {3000, 0};
     const unsigned stages = blocks_for(call.k, BF16X6_K);
+    const bool fewer = blocks_for(call.n, BF16X6_WIDE) < blocks_for(call.n, BF16X6_COLUMNS);
     double best = 1e30;
-    for (int w = 0; w < (call.op == GEMM_TN ? 1 : 2); w++) {
+    for (int w = 0; w < (call.op == GEMM_TN || !fewer ? 1 : 2); w++) {
         const size_t tiles = row_tiles(&call) * blocks_for(call.n, widths[w]);
         for (unsigned i = 1; i <= BF16X6_MOST_PARTS && i <= stages; i++) {
             if (!workspace.clusters[i]) continue;
