@@ -77,6 +77,33 @@ template <unsigned N> static __device__ bool all_finite(const float (&sums)[N]) 
     return !__any_sync(0xffffffffu, zero[0] + zero[1] + (zero[2] + zero[3]) != 0);
 }
 
+/* Octet `octet` of the sums of a thread. A jump is faster than to select each of the four words. */
+template <unsigned W> static __device__ float4 octet_of(const float (&sums)[W / 2], unsigned octet) {
+    const auto four = [&](unsigned j) {
+        return make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]);
+    };
+    switch (octet) {
+    case 0:
+        return four(0);
+    case 1:
+        return four(1);
+    case 2:
+        return four(2);
+    case 3:
+        return four(3);
+    case 4:
+        return four(4);
+    case 5:
+        return four(5);
+    case 6:
+        return four(6);
+    case 7:
+        return four(7);
+    default:
+        return four(W / 8 - 1);
+    }
+}
+
 /* A consumer thread: rows row and row + ROWS_APART, columns column and column + 1 of each octet. P, S:
    product and sink, or both a gradient. */
 template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
@@ -132,17 +159,7 @@ template <typename P, typename S, bool A_T, unsigned W> struct tile_store {
         bool finite = true;
 #pragma unroll 1
         for (unsigned i = 0; i < own.count; i++) {
-            unsigned octet = 1u << (own.first + i);
-            float4 total = {};
-            asm("" : "+r"(octet)); /* else the compiler puts the sums into memory, to index them */
-#pragma unroll
-            for (unsigned j = 0; j < OCTETS; j++) {
-                const bool wanted = octet >> j & 1;
-                total.x = wanted ? sums[4 * j] : total.x;
-                total.y = wanted ? sums[4 * j + 1] : total.y;
-                total.z = wanted ? sums[4 * j + 2] : total.z;
-                total.w = wanted ? sums[4 * j + 3] : total.w;
-            }
+            float4 total = octet_of<W>(sums, own.first + i);
 #pragma unroll 7
             for (unsigned other = 0; other + 1 < own.parts; other++) {
                 const float4 more = slot(other * share + i);
