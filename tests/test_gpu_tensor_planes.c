@@ -79,8 +79,8 @@ static void run_call(struct compute *compute, struct gemm_call call, float *resu
     compute->device.driver->download(&compute->device, result, call.c, bytes);
 }
 
-/* Does a product read nothing but the planes of an unchanged matrix of this kind? Wide blocks, and infinities,
-   are read from the matrix itself. */
+/* Does a product read nothing but the planes of an unchanged matrix of this kind? Wide blocks, and
+   infinities, are read from the matrix itself. */
 static bool reads_planes_alone(enum kind kind) {
     return kind == PLAIN || kind == FORWARD || kind == BACKWARD;
 }
