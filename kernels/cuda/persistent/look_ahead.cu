@@ -5,20 +5,23 @@
               batch each. Z1 is a late product, which workers have sent, and a correction, G dZ1 of the step
               before. Then activation, partial logits (exchange 1), the output layer of the owned rows,
               dL/dlogits (exchange 2), and dZ1, which is sent to the workers. Both exchanges go through
-              distributed shared memory. Helper warps update W2 and the biases, copy G to shared memory a step
-              ahead, and receive the late products of half of the units; the main warps receive the others.
-   Workers    one thread block for 8 units and a slice of the pixels: weights in registers. With dZ1 of step t
-              they compute the weights of step t + 1, and their product with the batch of step t + 2.
-   Mailboxes  those of the cluster have one buffer: a warp sends the logits of a row after it has read the
-              row's gradients, which the owner sent after it had read the row's logits; helpers have read all
-              gradients before the main warps send the next logits. Late products and dZ1 are packets in
+              distributed shared memory. A warp begins with G dZ1 of the rows whose dZ1 is there. Helper warps
+              update W2 and the biases, send dZ1, and copy G to shared memory a step ahead.
+   Workers    one thread block for the 16 units of a block of the chain and a slice of the pixels: weights in
+              registers. With dZ1 of step t they compute the weights of step t + 1, and their product with the
+              batch of step t + 2. The slices of these units are in one cluster, and add their products
+              through distributed shared memory: the chain receives one product, not one of each slice.
+   Makers     the other thread blocks compute G of all steps, faster than the chain needs them.
+   Mailboxes  those of the chain's cluster have one buffer: a warp sends the logits of a row after it has read
+              the row's gradients, which the owner sent after it had read the row's logits; helpers have read
+              all gradients before the main warps send the next logits. Late products and dZ1 are packets in
               global memory that are polled (look_ahead.cuh), in two buffers: a worker sends the product of
               step t + 2 after it has received dZ1 of step t, which the chain sends after it has read the
               product of step t. The chain sends dZ1 of step t after it has the product of step t, which
-              workers send after they have read dZ1 of step t - 2.
+              workers send after they have read dZ1 of step t - 2. So have the two buffers of workers' mail.
    Precision  pixels are float16, exactly; weights, dZ1 and G are two float16 planes, of 22 bits or more, with
-              a power-of-two scale; W2, H and dL/dlogits are three bfloat16 planes. Tensor cores sum up to 128
-              k of the small products and 64 of the others; float32 adds these sums.
+              a power-of-two scale. Logits and dL/dH are three products of tf32, and dW2 six of bfloat16.
+              Tensor cores sum up to 128 k of the small products and 64 of the others; float32 adds these.
    Launches   all weights are up to date when a launch ends. The next launch starts from what the late weights
               were, if the network, the order and the rate are as the last one left them: an epoch has the
               same bits however it is cut. Else its first product is that of the weights themselves; so it is
@@ -29,7 +32,7 @@
 
 namespace persistent::look_ahead {
 
-template <int TILES>
+template <int TILES, int OWN>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     look_ahead_steps(const __grid_constant__ plan plan, int first, int end, uint32_t) {
     extern __shared__ float4 shared_memory[];
@@ -38,9 +41,13 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     stage_profile profile;
     profile.start();
     if ((int)blockIdx.x < plan.cluster)
-        chain(plan, shared_memory, end, resumed).run(first, profile);
-    else if ((int)blockIdx.x < plan.cluster + plan.groups * plan.slices) /* others fill the last cluster */
+        chain(plan, shared_memory, OWN, end, resumed).run(first, profile);
+    else if ((int)blockIdx.x < plan.cluster + plan.groups * plan.slices)
         worker<TILES>(plan, shared_memory, end, resumed).run(first, profile);
+    else if ((int)blockIdx.x >=
+             plan.first_maker) /* makers are in no cluster of workers, which have barriers */
+        make_grams(plan, shared_memory, first, end, blockIdx.x - plan.first_maker,
+                   gridDim.x - plan.first_maker);
     if (threadIdx.x % MAIN_THREADS == 0 && (blockIdx.x == 0 || (int)blockIdx.x == plan.cluster))
         profile.print(end - first);
 }
@@ -52,11 +59,12 @@ struct form {
     typedef look_ahead::plan plan;
 
     static size_t shared_bytes(const plan &plan) {
-        const size_t worker_bytes = worker_memory::bytes((plan.packs + plan.slices - 1) / plan.slices);
-        return worker_bytes > sizeof(chain_memory) ? worker_bytes : sizeof(chain_memory);
+        const size_t worker_bytes = worker_memory::bytes((plan.packs + plan.slices - 1) / plan.slices),
+                     gram_bytes = gram_shared_bytes(plan.packs),
+                     most = worker_bytes > gram_bytes ? worker_bytes : gram_bytes;
+        return most > sizeof(chain_memory) ? most : sizeof(chain_memory);
     }
 
-    /* Sets the number of thread blocks: as few packs for a warp of a worker as fit. */
     static bool arrange(const tuned_context *context, const fused_network *network, plan *plan, char *why,
                         size_t size) {
         const size_t available = context->shared_bytes;
@@ -65,28 +73,27 @@ struct form {
             snprintf(why, size, "it takes one network at a time");
             return false;
         }
-        if (!plan->take(network, MAX_CLASSES) ||
-            gram_shared_bytes((int)(network->features / PIXELS)) > available) {
+        if (!plan->take(network, MAX_CLASSES) || plan->features / PIXELS <= CHUNK ||
+            gram_shared_bytes(plan->features / PIXELS) > available) {
             snprintf(why, size,
                      "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
                      "images of a multiple of %d pixels, two batches of which fit in shared memory",
                      ROWS, MAX_CLASSES, PIXELS);
             return false;
         }
-        plan->groups = (plan->hidden[0] + UNITS - 1) / UNITS;
+        plan->groups = (plan->hidden[0] + GROUP_UNITS - 1) / GROUP_UNITS;
         plan->packs = plan->features / PIXELS;
-        plan->cluster = plan->groups <= 8 * UNIT_TILES ? 8 : 16;
+        plan->cluster = plan->groups <= 8 ? 8 : 16;
+        plan->slices = plan->cluster == 8 ? 8 : 4;
+        while (plan->packs / plan->slices <= CHUNK) plan->slices /= 2; /* a warp reads more tiles */
+        plan->tiles = (plan->packs + plan->slices * MAIN_WARPS - 1) / (plan->slices * MAIN_WARPS);
         /* not all SMs have enough neighbours for a cluster */
-        const int blocks = (fused_processors(context, network) / plan->cluster - 1) * plan->cluster;
-        for (plan->tiles = 1; context->major >= 9 && plan->tiles <= MAX_TILES; plan->tiles++) {
-            const int of_worker = plan->tiles * MAIN_WARPS;
-            plan->slices = (plan->packs + of_worker - 1) / of_worker;
-            if (plan->tiles == 1 && plan->packs / plan->slices <= CHUNK)
-                break; /* its warps read more tiles */
-            if (plan->groups <= 16 * UNIT_TILES && plan->slices <= MAX_SLICES &&
-                shared_bytes(*plan) <= available && plan->cluster + plan->groups * plan->slices <= blocks)
-                return true;
-        }
+        const int workers = plan->groups * plan->slices;
+        plan->first_maker = plan->cluster + (workers + plan->cluster - 1) / plan->cluster * plan->cluster;
+        plan->blocks = (fused_processors(context, network) / plan->cluster - 1) * plan->cluster;
+        if (context->major >= 9 && plan->groups <= 16 && plan->tiles <= MAX_TILES &&
+            shared_bytes(*plan) <= available && plan->first_maker < plan->blocks)
+            return true;
         snprintf(why, size,
                  "%d hidden units and images of %d pixels do not fit on the SMs of this GPU, or it is not of "
                  "compute "
@@ -95,21 +102,21 @@ struct form {
         return false;
     }
 
-    /* Above what was measured: 7,500 and 8,600 cycles for 784-128-10 and 784-256-10 at batch 128. With up to
-       64 units it was not: one_hidden_split_pixels.cu keeps those, on 128 SMs or more. */
+    /* As measured for 784-128-10 and 784-256-10 at batch 128. */
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        return (plan.groups > 8 ? 7000 + 100 * plan.groups : 8200) / FUSED_CLOCK;
+        return (plan.cluster == 8 ? 6600 : 8600) / FUSED_CLOCK;
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
         const size_t steps = (plan->count + plan->batch - 1) / plan->batch, groups = plan->groups,
                      workers = groups * plan->slices;
         layout.take(&plan->gram, (steps < LONGEST ? steps : LONGEST) * GRAM_STEP);
+        layout.take(&plan->gram_made, steps < LONGEST ? steps : LONGEST);
         layout.take(&plan->dz, 2 * groups * DZ_PACKETS);
-        layout.take(&plan->products, 2 * workers * MAIN_THREADS);
+        layout.take(&plan->products, 2 * groups * PRODUCT_PACKETS);
         layout.take(&plan->resume, 1);
-        layout.take(&plan->ahead, workers * MAIN_WARPS * MAX_TILES * 32);
-        layout.take(&plan->bias_ahead, groups * UNITS);
+        layout.take(&plan->ahead, workers * MAIN_WARPS * MAX_TILES * UNIT_TILES * 32);
+        layout.take(&plan->bias_ahead, groups * GROUP_UNITS);
         layout.take(&plan->last_dz, groups * DZ_PACKETS);
         layout.take(&plan->last_order, (size_t)ROWS);
         for (int s = 0; s < 8; s++) layout.take(&plan->after[s / 4][s % 4], plan->state_count(s / 4, s % 4));
@@ -118,19 +125,18 @@ struct form {
     }
 
     static kernel_launch launch(const plan &plan) {
-        const void *const kernels[MAX_TILES] = {(const void *)look_ahead_steps<1>,
-                                                (const void *)look_ahead_steps<2>,
-                                                (const void *)look_ahead_steps<3>};
+        static const int FEW = ROWS / 16, MANY = ROWS / 8; /* rows of a block of the chain */
+        const void *const kernels[MAX_TILES][2] = {
+            {(const void *)look_ahead_steps<1, FEW>, (const void *)look_ahead_steps<1, MANY>},
+            {(const void *)look_ahead_steps<2, FEW>, (const void *)look_ahead_steps<2, MANY>}};
         kernel_launch launch = {};
-        launch.kernel = kernels[plan.tiles - 1];
+        launch.kernel = kernels[plan.tiles - 1][plan.cluster == 8];
         launch.cluster = plan.cluster;
-        launch.blocks =
-            (plan.cluster + plan.groups * plan.slices + plan.cluster - 1) / plan.cluster * plan.cluster;
+        launch.blocks = plan.blocks;
         launch.threads = BLOCK_THREADS;
         launch.shared_bytes = shared_bytes(plan);
         launch.prologue = (const void *)prepare_steps;
         launch.prologue_threads = GRAM_THREADS;
-        launch.prologue_shared_bytes = gram_shared_bytes(plan.packs);
         launch.longest = LONGEST;
         return launch;
     }

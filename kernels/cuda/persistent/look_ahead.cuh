@@ -14,15 +14,15 @@ static const int HELPER_WARPS = 4, HELPER_THREADS = 32 * HELPER_WARPS;
 static const int BLOCK_THREADS = MAIN_THREADS + HELPER_THREADS;
 static const int TILE = 16;                 /* rows or pixels, k of a product */
 static const int ROW_TILES = ROWS / TILE;   /* of a batch */
-static const int MAX_SLICES = 7;            /* of the pixels */
-static const int MAX_TILES = 3;             /* packs of a warp */
+static const int MAX_TILES = 2;             /* packs of a warp */
 static const int MAX_CLASSES = 3 * PACKETS; /* a packet has three */
-static const int UNIT_TILES = 2;            /* groups of units of a block of the chain */
-static const int CHAIN_UNITS = UNIT_TILES * UNITS;
-static const int OUT_ROWS = CHAIN_UNITS + 1;                 /* of W2 in a block, and b2 */
+static const int UNIT_TILES = 2;            /* n of a product: a group of units */
+static const int GROUP_UNITS = UNIT_TILES * UNITS;
+static const int OUT_ROWS = GROUP_UNITS + 1;                 /* of W2 in a block, and b2 */
 static const int GRAM_STEP = 2 * 32 * ROW_TILES * ROW_TILES; /* uint4 of a step */
-static const int DZ_PACKETS = MAIN_THREADS + 1;              /* the last one is the header */
-static const int LONGEST = 1024;                             /* steps of a launch: 64 MB of Gram matrices */
+static const int PRODUCT_PACKETS = UNIT_TILES * MAIN_THREADS;
+static const int DZ_PACKETS = PRODUCT_PACKETS + 1; /* the last one is the header */
+static const int LONGEST = 1024;                   /* steps of a launch: 64 MB of Gram matrices */
 static_assert(ROW_TILES == MAIN_WARPS, "a warp has a tile of rows");
 
 /* Where the next launch goes on without another rounding: what the late weights of its first step were. */
@@ -33,16 +33,18 @@ struct resume_point {
 };
 
 struct plan : byte_pixel_plan<2> {
-    int cluster;        /* thread blocks of the chain, which own ROWS / cluster rows each */
-    int groups, slices; /* of 8 units; of pixels: workers of a group */
-    int packs, tiles;   /* of an image; of a warp of a worker, at most */
-    uint4 *gram;        /* [steps of a launch][ROW_TILES][ROW_TILES][2 planes][32 lanes] */
-    uint4 *dz;          /* packets: [2][groups][DZ_PACKETS] */
-    uint4 *products;    /* packets: [2][groups][slices][MAIN_THREADS] */
+    int blocks, first_maker; /* of all; the first of those that make Gram matrices */
+    int cluster;             /* thread blocks of the chain, which own ROWS / cluster rows each */
+    int groups, slices;      /* of GROUP_UNITS units; of pixels: workers of a group, in one cluster */
+    int packs, tiles;        /* of an image; of a warp of a worker, at most */
+    uint4 *gram;             /* [steps of a launch][ROW_TILES][ROW_TILES][2 planes][32 lanes] */
+    uint32_t *gram_made;     /* [steps of a launch]: 1 if the matrix is there */
+    uint4 *dz;               /* packets: [2][groups][DZ_PACKETS] */
+    uint4 *products;         /* packets: [2][groups][UNIT_TILES][MAIN_THREADS] */
 
     resume_point *resume;
-    float4 *ahead;        /* late weights: [groups][slices][MAIN_WARPS][MAX_TILES][32 lanes] */
-    float *bias_ahead;    /* [groups][UNITS] */
+    float4 *ahead;        /* late weights: [groups][slices][MAIN_WARPS][MAX_TILES][UNIT_TILES][32 lanes] */
+    float *bias_ahead;    /* [groups][GROUP_UNITS] */
     uint4 *last_dz;       /* of the last step: [groups][DZ_PACKETS] */
     uint32_t *last_order; /* its images */
     float *after[2][4];   /* the network at `end`: weight, bias and their velocities of each layer */
@@ -61,8 +63,8 @@ struct plan : byte_pixel_plan<2> {
     __device__ int first_pack(int slice) const {
         return packs * slice / slices;
     }
-    __device__ uint4 *product_of(int i, int group, int slice) const {
-        return products + ((size_t)(i % 2 * groups + group) * slices + slice) * MAIN_THREADS;
+    __device__ uint4 *product_of(int i, int group) const {
+        return products + (size_t)(i % 2 * groups + group) * PRODUCT_PACKETS;
     }
     __device__ uint4 *dz_of(int i, int group) const {
         return dz + (size_t)(i % 2 * groups + group) * DZ_PACKETS;

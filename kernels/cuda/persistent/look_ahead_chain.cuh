@@ -10,38 +10,22 @@ namespace persistent::look_ahead {
 struct chain : chain_helpers {
     using chain_helpers::chain_helpers;
 
-    /* Sends dZ of both unit tiles to the workers. */
-    __device__ void send_dz(int i, float scale, bool bad) const {
-        const uint32_t phase = phase_of(i);
-#pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++) {
-            if (group(n) >= plan.groups) break;
-            uint4 *to = plan.dz_of(i, group(n));
-            send_packet(to + threadIdx.x, memory.dz[i % 2][n][threadIdx.x], phase);
-            if (threadIdx.x == 0)
-                send_packet(to + MAIN_THREADS, make_uint4(__float_as_uint(scale), bad, 0, 0), phase);
-        }
-    }
-
     /* dZ of the last step of a launch, as the next launch has it. */
     __device__ void keep_dz(int i, float scale) const {
+        if (rank >= plan.groups) return;
+        uint4 *to = plan.last_dz + rank * DZ_PACKETS;
 #pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++) {
-            if (group(n) >= plan.groups) break;
-            uint4 *to = plan.last_dz + group(n) * DZ_PACKETS;
-            to[threadIdx.x] = memory.dz[i % 2][n][threadIdx.x];
-            if (threadIdx.x == 0) to[MAIN_THREADS].x = __float_as_uint(scale);
-        }
+        for (int n = 0; n < UNIT_TILES; n++) to[n * MAIN_THREADS + self] = memory.dz[i % 2][n][self];
+        if (self == 0) to[PRODUCT_PACKETS].x = __float_as_uint(scale);
     }
 
     /* Returns the scale of the dZ that it loads. */
     __device__ float resume_dz() const {
+        if (rank >= plan.groups) return 0;
+        const uint4 *from = plan.last_dz + rank * DZ_PACKETS;
 #pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++)
-            if (group(n) < plan.groups)
-                memory.dz[1][n][threadIdx.x] = plan.last_dz[group(n) * DZ_PACKETS + threadIdx.x];
-        return group(0) < plan.groups ? __uint_as_float(plan.last_dz[group(0) * DZ_PACKETS + MAIN_THREADS].x)
-                                      : 0;
+        for (int n = 0; n < UNIT_TILES; n++) memory.dz[1][n][self] = from[n * MAIN_THREADS + self];
+        return __uint_as_float(from[PRODUCT_PACKETS].x);
     }
 
     __device__ void run_main(int first, stage_profile &profile) {
@@ -49,58 +33,58 @@ struct chain : chain_helpers {
         float factor = 0; /* of the correction */
         if (resumed) {
             factor = -plan.rate_of(first - 1) * resume_dz() * (GRAM_SCALE / GRAM_ONE);
-            gram.load<0, ROW_TILES>(plan.gram + gram_offset());
+            wait_for_maker(plan, 0);
+            gram.load<0, ROW_TILES>(*this, plan.gram);
         }
-        barrier_sync<BARRIER_MAIN, MAIN_THREADS>();
+        announce_dz();
         for (int i = 0;; i++) {
             const int step = first + i, rows = plan.rows_of(step, end);
             const bool last = step + 1 == end;
-            const uint4 *next_gram = memory.gram[(i + 1) % 2] + gram_offset();
             tile_values z, h, dz;
             float4 g[2];
-            product_parts<1> parts;
-            parts.start(plan, i, group(1), threadIdx.x);
+            late_product late = request_product(i);
             profile.stage(0);
-            correct(gram, memory.dz[(i + 1) % 2], factor, z);
+            correct(gram, memory.dz[(i + 1) % 2], i, factor, z);
             profile.stage(1);
-            parts.wait(plan, i);
+            if (memory.bad) { /* the step before */
+                if (self == 0) memory.steps = i;
+                return;
+            }
+            late.wait(i);
             barrier_sync<BARRIER_OUTPUT, BLOCK_THREADS>();
             profile.stage(2);
+            const logit_weights w2(*this);
             const plane_scale scale = memory.dz_scale;
             factor = -memory.rate * scale.scale * (GRAM_SCALE / GRAM_ONE);
-            const float4 late[UNIT_TILES] = {memory.late[i % 2][threadIdx.x],
-                                             parts.sum(0, memory.bias_ahead[i % 2] + UNITS)};
-#pragma unroll
-            for (int n = 0; n < UNIT_TILES; n++)
-                z[n][0] += late[n].x, z[n][1] += late[n].y, z[n][2] += late[n].z, z[n][3] += late[n].w;
+            add_product(late, i, z);
             activate_tile(rows, z, h);
-            send_logits(h);
+            send_logits(h, w2);
+            if (rows > 0) store_hidden(h); /* always; but ptxas moves no arithmetic before a branch */
+            const gradient_weights w(*this);
+            barrier_arrive<BARRIER_ROWS, BLOCK_THREADS>(); /* H is stored, and W2 may be overwritten */
             profile.stage(3);
             if (!last) { /* while packets are on their way */
                 wait_for_gram(i + 1);
-                gram.load<0, ROW_TILES / 2>(next_gram);
+                gram.load<0, ROW_TILES / 2>(*this, memory.gram[(i + 1) % 2]);
             }
             profile.stage(4);
             output_layer(step, i, rows);
             profile.stage(6);
-            const w2_fragments<4> w(memory);
-            if (!last) gram.load<ROW_TILES / 2, ROW_TILES>(next_gram);
+            if (!last) gram.load<ROW_TILES / 2, ROW_TILES>(*this, memory.gram[(i + 1) % 2]);
             profile.stage(7);
-            bool bad = receive_gradients(i, g);
-            barrier_arrive<BARRIER_ROWS, BLOCK_THREADS>();
+            const bool bad = receive_gradients(i, g);
             profile.stage(8);
             input_gradient(g, w, dz);
             differentiate_tile(rows, z, h, dz);
             store_planes(memory.dz[i % 2], dz, scale.inverse);
+            if (bad) memory.bad = true;
+            announce_dz();
             profile.stage(9);
-            bad = barrier_or<BARRIER_MAIN, MAIN_THREADS>(bad);
-            profile.stage(10);
-            send_dz(i, scale.scale, bad);
-            if (!bad) barrier_arrive<BARRIER_DZ, BLOCK_THREADS>();
+            expect_next(memory.gradient_full + warp);
             profile.stage(11);
-            if (bad || last) {
+            if (last) {
                 keep_dz(i, scale.scale);
-                if (threadIdx.x == 0) memory.steps = i + 1, memory.bad = bad;
+                if (self == 0) memory.steps = i + 1;
                 return;
             }
         }
@@ -109,23 +93,25 @@ struct chain : chain_helpers {
     /* --- weights --- */
 
     template <typename E> __device__ void all_weights(E each) {
-        for (int e = threadIdx.x; e < OUT_ROWS * PACKED_PITCH; e += BLOCK_THREADS) {
+        for (int e = self; e < OUT_ROWS * PACKED_PITCH; e += BLOCK_THREADS) {
             const int u = e / PACKED_PITCH, c = column_class(e % PACKED_PITCH);
-            if (!holds(e)) continue;
-            const bool bias = u == CHAIN_UNITS;
-            each(1, bias, bias ? (size_t)c : (size_t)(group(0) * UNITS + u) * plan.classes + c,
-                 memory.weight[0][e], memory.velocity[0][e], !bias || rank == 0);
+            if (column_class(e % PACKED_PITCH) >= plan.classes ||
+                (u < GROUP_UNITS && unit(u) >= plan.hidden[0]))
+                continue;
+            const bool bias = u == GROUP_UNITS;
+            each(1, bias, bias ? (size_t)c : (size_t)unit(u) * plan.classes + c, memory.weight[0][e],
+                 memory.velocity[0][e], !bias || rank == 0);
         }
-        const int u = threadIdx.x, unit = group(0) * UNITS + u;
-        if (u < CHAIN_UNITS && unit < plan.hidden[0])
-            each(0, true, (size_t)unit, memory.bias[u], memory.bias_velocity[u], true);
+        const int u = self;
+        if (u < GROUP_UNITS && unit(u) < plan.hidden[0])
+            each(0, true, (size_t)unit(u), memory.bias[u], memory.bias_velocity[u], true);
     }
 
     __device__ void initialise(int first) {
-        for (int i = threadIdx.x; i < (int)offsetof(chain_memory, gram) / 4; i += BLOCK_THREADS)
+        for (int i = self; i < (int)offsetof(chain_memory, gram) / 4; i += BLOCK_THREADS)
             reinterpret_cast<uint32_t *>(&memory)[i] = 0;
         __syncthreads();
-        if (threadIdx.x == 0) {
+        if (self == 0) {
             for (int i = 0; i < MAIN_WARPS; i++) {
                 mbarrier_init(memory.logits_full + i);
                 mbarrier_init(memory.gradient_full + i);
@@ -133,13 +119,13 @@ struct chain : chain_helpers {
                 mbarrier_expect_tx(memory.gradient_full + i, EXCHANGE_BYTES);
             }
             for (int i = 0; i < 2; i++) mbarrier_init(memory.gram_full + i);
+            for (int i = 0; i < MAIN_WARPS / 2; i++) mbarrier_init(memory.dz_full + i, 2);
         }
         all_weights([&](int layer, bool bias, size_t i, float &weight, float &velocity, bool) {
             weight = plan.state_of(layer, bias)[i];
             if (plan.update.has_velocity) velocity = plan.state_of(layer, 2 + bias)[i];
         });
         __syncthreads();
-        if (warp >= MAIN_WARPS) prepare(first);
         cluster_barrier();
     }
 
@@ -160,14 +146,13 @@ struct chain : chain_helpers {
         all_weights([&](int layer, bool bias, size_t i, float weight, float velocity, bool stores) {
             if (stores) store_weight_twice(plan, layer, bias, i, weight, velocity);
         });
-        if (threadIdx.x < CHAIN_UNITS && group(threadIdx.x / UNITS) < plan.groups)
-            plan.bias_ahead[group(0) * UNITS + threadIdx.x] =
-                memory.bias_ahead[memory.steps % 2][threadIdx.x];
+        if (self < GROUP_UNITS && rank < plan.groups)
+            plan.bias_ahead[unit(self)] = memory.bias_ahead[memory.steps % 2][self];
         if (rank > 0) return;
         const int last = last_end - 1;
-        if ((int)threadIdx.x < plan.rows_of(last, last_end))
-            plan.last_order[threadIdx.x] = plan.order[(size_t)last * plan.batch + threadIdx.x];
-        if (threadIdx.x == 0) *plan.resume = {bad ? -1 : last_end, 0, plan.rate_of(last)};
+        if (self < plan.rows_of(last, last_end))
+            plan.last_order[self] = plan.order[(size_t)last * plan.batch + self];
+        if (self == 0) *plan.resume = {bad ? -1 : last_end, 0, plan.rate_of(last)};
     }
 };
 

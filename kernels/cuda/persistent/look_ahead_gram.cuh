@@ -1,7 +1,7 @@
-/* One hidden layer, look-ahead: before the steps of a launch, a thread block per step computes the Gram
-   matrix of its batch with the one before: 128 x 128 sums of products of bytes, over all pixels and the
-   input 1 of the bias, exact in int32. They are stored as two float16 planes, in the order of the chain's
-   registers. See look_ahead.cu. */
+/* One hidden layer, look-ahead: beside the steps, blocks that are neither chain nor workers compute the
+   Gram matrix of each step's batch with the one before: 128 x 128 sums of products of bytes, over all pixels
+   and the input 1 of the bias, exact in int32. They are stored as two float16 planes, in the order of the
+   chain's registers. And what is done before a launch. See look_ahead.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_GRAM_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_GRAM_CUH
 
@@ -74,6 +74,30 @@ __device__ inline void gram_matrix(const plan &plan, const char *batch, const ch
         }
 }
 
+/* Block `maker` of `makers`: the matrices of steps first + maker, first + maker + makers, .. */
+__device__ inline void make_grams(const plan &plan, void *shared, int first, int end, int maker, int makers) {
+    char *batch = (char *)shared, *before = batch + ROWS * pixel_pitch(plan.packs);
+    for (int i = maker; first + i < end; i += makers) {
+        if (first + i == 0) continue;
+        gather_batch(plan, first + i, batch);
+        gather_batch(plan, first + i - 1, before);
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        if (threadIdx.x < GRAM_THREADS) gram_matrix(plan, batch, before, plan.gram + (size_t)i * GRAM_STEP);
+        __syncthreads();
+        if (threadIdx.x == 0)
+            asm volatile("st.release.gpu.global.u32 [%0], 1;" : : "l"(plan.gram_made + i) : "memory");
+    }
+}
+
+/* Waits until the matrix of step i of the launch is in global memory. */
+__device__ inline void wait_for_maker(const plan &plan, int i) {
+    uint32_t made;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(made) : "l"(plan.gram_made + i) : "memory");
+    while (!made);
+}
+
 /* Calls each(i) for a share of 0 .. count - 1; all threads of the launch take part. */
 template <typename E> __device__ inline void for_share(size_t count, E each) {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
@@ -99,26 +123,13 @@ __device__ inline void compare_state(const plan &plan, int first) {
     if (differs) plan.resume->differs = 1;
 }
 
-__global__ void __launch_bounds__(GRAM_THREADS, 1)
+__global__ void __launch_bounds__(GRAM_THREADS)
     prepare_steps(const __grid_constant__ plan plan, int first, int end, uint32_t) {
-    extern __shared__ float4 shared_memory[];
-    char *batch = reinterpret_cast<char *>(shared_memory), *before = batch + ROWS * pixel_pitch(plan.packs);
     const uint4 empty = {0, 0, 0, 0};
-    const int step = first + blockIdx.x;
-    (void)end;
-    if (step > 0) {
-        gather_batch(plan, step, batch);
-        gather_batch(plan, step - 1, before);
-    }
     compare_state(plan, first);
+    for_share((size_t)(end - first), [&](size_t i) { plan.gram_made[i] = 0; });
     for_share((size_t)2 * plan.groups * DZ_PACKETS, [&](size_t i) { plan.dz[i] = empty; });
-    for_share((size_t)2 * plan.groups * plan.slices * MAIN_THREADS,
-              [&](size_t i) { plan.products[i] = empty; });
-    if (step == 0) return;
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
-    __syncthreads();
-    gram_matrix(plan, batch, before, plan.gram + (size_t)blockIdx.x * GRAM_STEP);
+    for_share((size_t)2 * plan.groups * PRODUCT_PACKETS, [&](size_t i) { plan.products[i] = empty; });
 }
 
 } // namespace persistent::look_ahead

@@ -4,33 +4,32 @@
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_STAGES_CUH
 
 #include "kernels/cuda/persistent/look_ahead_gram.cuh"
+#include "kernels/cuda/persistent/tf32x3.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 
 namespace persistent::look_ahead {
 
 static const int MAX_OWN = 2 * MAIN_WARPS;      /* rows of a block of a cluster of 8 */
-static const int W2_PARTS = 4 * UNIT_TILES;     /* fragments of W2 */
 static const uint32_t EXCHANGE_BYTES = 64 * 16; /* of a warp */
 static const uint32_t GRAM_BYTES = GRAM_STEP * 16;
 
 struct chain_memory {
-    uint4 dz[2][UNIT_TILES][MAIN_THREADS];      /* planes, as B of a product over rows; by step */
-    float4 late[2][MAIN_THREADS];               /* late products and biases; by step */
-    float4 logits[ROWS * PACKETS];              /* mailbox: [blocks][owned rows][PACKETS] */
-    float4 gradient[ROWS][PACKETS];             /* mailbox: dL/dlogits */
-    uint4 hidden[PLANES][ROWS][UNIT_TILES];     /* H in bfloat16 planes: hidden_chunk */
-    uint4 fragments[W2_PARTS * PLANES / 4][32]; /* of W2, in bfloat16 planes */
-    float weight[OUT_ROWS][PACKED_PITCH], velocity[OUT_ROWS][PACKED_PITCH];          /* of W2 and b2 */
-    float sums[HELPER_WARPS][OUT_ROWS][PACKED_PITCH];                                /* of dW2 and db2 */
-    float bias[CHAIN_UNITS], bias_velocity[CHAIN_UNITS], bias_ahead[2][CHAIN_UNITS]; /* of layer 1 */
+    uint4 dz[2][UNIT_TILES][MAIN_THREADS];  /* planes, as B of a product over rows; by step */
+    float4 logits[ROWS * PACKETS];          /* mailbox: [blocks][owned rows][PACKETS] */
+    float4 gradient[ROWS][PACKETS];         /* mailbox: dL/dlogits */
+    uint4 hidden[PLANES][ROWS][UNIT_TILES]; /* H in bfloat16 planes: hidden_chunk */
+    uint4 fragments[2 * UNIT_TILES][32];    /* of W2, for logit_weights */
+    float weight[OUT_ROWS][PACKED_PITCH], velocity[OUT_ROWS][PACKED_PITCH]; /* of W2 and b2 */
+    float sums[HELPER_WARPS][OUT_ROWS][PACKED_PITCH + 4];                   /* of dW2 and db2; banks */
+    float bias[GROUP_UNITS], bias_velocity[GROUP_UNITS], bias_ahead[2][GROUP_UNITS]; /* of layer 1 */
     int label[2][MAX_OWN];                                                           /* by step */
-    uint4 largest[1]; /* |W2|, by helper warp */
     plane_scale dz_scale;
     float rate; /* of the step */
     int steps;  /* done by this launch */
     bool bad;   /* the last of them */
     uint64_t logits_full[MAIN_WARPS], gradient_full[MAIN_WARPS], gram_full[2];
-    uint4 gram[2][GRAM_STEP]; /* by step */
+    uint64_t dz_full[MAIN_WARPS / 2]; /* dZ of the rows of two warps */
+    uint4 gram[2][GRAM_STEP];         /* by step */
 };
 
 /* A packet of lane t has classes 2 t, 2 t + 1 and 8 + t, and a fourth value, which is 0. Class of column e of
@@ -48,19 +47,32 @@ __device__ inline int hidden_chunk(int row, int tile) {
     return tile ^ row / 4 % 2;
 }
 
+/* The compiler cannot read it again where it is needed: a special register takes 20 cycles. */
+__device__ inline int thread_in_register() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread;
+}
+
 struct chain_stages {
     const look_ahead::plan &plan;
     chain_memory &memory;
-    const int rank, own, warp, lane; /* own: rows, 8 or 16 */
+    const int rank, own, self, warp, lane; /* own: rows, 8 or 16, a constant of the kernel */
     int end;
     bool resumed;
 
-    __device__ chain_stages(const look_ahead::plan &plan, void *shared, int end, bool resumed)
-        : plan(plan), memory(*(chain_memory *)shared), rank(blockIdx.x), own(ROWS / plan.cluster),
-          warp(threadIdx.x / 32), lane(threadIdx.x % 32), end(end), resumed(resumed) {}
+    __device__ chain_stages(const look_ahead::plan &plan, void *shared, int own, int end, bool resumed)
+        : plan(plan), memory(*(chain_memory *)shared), rank(blockIdx.x), own(own), self(thread_in_register()),
+          warp(self / 32), lane(self % 32), end(end), resumed(resumed) {}
 
-    __device__ int group(int n) const { /* of unit tile n */
-        return rank * UNIT_TILES + n;
+    __device__ int unit(int u) const { /* unit u of this block, in the layer */
+        return rank * GROUP_UNITS + u;
+    }
+    __device__ int lane_g() const {
+        return lane / 4;
+    }
+    __device__ int lane_t() const {
+        return lane % 4;
     }
     __device__ int row(int half) const { /* of this lane, in tile `warp` */
         return warp * TILE + lane_g() + 8 * half;
@@ -70,35 +82,51 @@ struct chain_stages {
 
     /* --- layer 1 --- */
 
-    struct gram_rows {
+    /* A warp multiplies row tiles k ^ first_tile(), k = 0, 1, ..: its own and its neighbour's first, since dZ
+       of the others arrives later. Opaque, so that addresses do not occupy registers in the whole step. */
+    __device__ int first_tile() const {
+        int first = warp / 2 * 2;
+        asm volatile("" : "+r"(first));
+        return first;
+    }
+
+    struct gram_rows { /* in that order */
         uint4 high[ROW_TILES], low[ROW_TILES];
 
-        template <int FIRST, int LAST> __device__ void load(const uint4 *from) {
+        template <int FIRST, int LAST> __device__ void load(const chain_stages &of, const uint4 *gram) {
+            const uint4 *from = gram + of.warp * ROW_TILES * 64 + of.lane;
+            const int first = of.first_tile();
 #pragma unroll
             for (int k = FIRST; k < LAST; k++) {
-                high[k] = from[k * 64];
-                low[k] = from[k * 64 + 32];
+                high[k] = from[(k ^ first) * 64];
+                low[k] = from[(k ^ first) * 64 + 32];
             }
         }
     };
 
-    __device__ int gram_offset() const {
-        return warp * ROW_TILES * 64 + lane;
+    /* dZ of this warp's rows is in shared memory. */
+    __device__ void announce_dz() const {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(memory.dz_full + warp / 2);
     }
 
-    /* G dZ of the step before: three products of planes, the small ones first. */
-    __device__ void correct(const gram_rows &gram, const uint4 (&dz)[UNIT_TILES][MAIN_THREADS], float factor,
-                            tile_values &z) const {
+    /* G dZ of the step before, of which `phase` is the number: three products of planes, the small ones
+       first. */
+    __device__ void correct(const gram_rows &gram, const uint4 (&dz)[UNIT_TILES][MAIN_THREADS], int phase,
+                            float factor, tile_values &z) const {
         float cross[UNIT_TILES][2][4] = {}, sum[UNIT_TILES][2][4] = {};
+        const int first = first_tile();
 #pragma unroll
-        for (int k = 0; k < ROW_TILES; k++)
+        for (int k = 0; k < ROW_TILES; k++) {
+            if (k % 2 == 0) mbarrier_wait(memory.dz_full + (k ^ first) / 2, phase);
 #pragma unroll
             for (int n = 0; n < UNIT_TILES; n++) {
-                const uint4 b = dz[n][k * 32 + lane];
+                const uint4 b = dz[n][(k ^ first) * 32 + lane];
                 mma_f16(cross[n][0], gram.low[k], b.x, b.y);
                 mma_f16(cross[n][1], gram.high[k], b.z, b.w);
                 mma_f16(sum[n][k * 2 / ROW_TILES], gram.high[k], b.x, b.y);
             }
+        }
 #pragma unroll
         for (int n = 0; n < UNIT_TILES; n++)
 #pragma unroll
@@ -141,119 +169,108 @@ struct chain_stages {
             if (row(i % 4 / 2) >= rows) values[i / 4][i % 4] = 0;
     }
 
-    /* The packets of a late product, of this thread's rows and shares of a unit tile. */
-    template <int SHARES> struct product_parts {
-        uint4 part[SHARES][MAX_SLICES];
+    /* The packets of a late product, of this thread's rows and columns. */
+    struct late_product {
+        uint4 packet[UNIT_TILES];
         const uint4 *from;
 
-        __device__ void load(const look_ahead::plan &plan) {
+        __device__ void load() {
 #pragma unroll
-            for (int s = 0; s < MAX_SLICES; s++)
-                if (s < plan.slices)
-#pragma unroll
-                    for (int q = 0; q < SHARES; q++)
-                        part[q][s] = load_packet(from + s * MAIN_THREADS + q * HELPER_THREADS);
+            for (int n = 0; n < UNIT_TILES; n++) packet[n] = load_packet(from + n * MAIN_THREADS);
         }
 
-        __device__ void start(const look_ahead::plan &plan, int i, int group, int thread) {
-#pragma unroll
-            for (int q = 0; q < SHARES * MAX_SLICES; q++)
-                part[q % SHARES][q / SHARES] = make_uint4(0, 0, 0, 0);
-            from = plan.product_of(i, min(group, plan.groups - 1), 0) + thread;
-            load(plan);
-        }
-
-        __device__ void wait(const look_ahead::plan &plan, int i) {
+        __device__ void wait(int i) {
             const uint32_t phase = phase_of(i);
-            while (true) {
-                bool missing = false;
-#pragma unroll
-                for (int s = 0; s < MAX_SLICES; s++)
-                    if (s < plan.slices)
-#pragma unroll
-                        for (int q = 0; q < SHARES; q++) missing |= !arrived(part[q][s], phase);
-                if (!missing) break;
-                load(plan);
-            }
+            while (!arrived(packet[0], phase) || !arrived(packet[1], phase)) load();
             __syncwarp();
         }
-
-        __device__ float4 sum(int q, const float *bias_of_tile) const {
-            const float2 bias = reinterpret_cast<const float2 *>(bias_of_tile)[lane_t()];
-            float4 sum = {};
-#pragma unroll
-            for (int s = 0; s < MAX_SLICES; s++) { /* slices that do not exist are 0 */
-                sum.x += __uint_as_float(part[q][s].x);
-                sum.y += __uint_as_float(part[q][s].y);
-                sum.z += __uint_as_float(part[q][s].z);
-                sum.w += __uint_as_float(part[q][s].w & ~1u);
-            }
-            return make_float4(sum.x + bias.x, sum.y + bias.y, sum.z + bias.x, sum.w + bias.y);
-        }
     };
+
+    __device__ late_product request_product(int i) const {
+        late_product late;
+        late.from = plan.product_of(i, min(rank, plan.groups - 1)) + self;
+        late.load();
+        return late;
+    }
+
+    /* Adds the product, and the bias of each column. */
+    __device__ void add_product(const late_product &late, int i, tile_values &z) const {
+#pragma unroll
+        for (int n = 0; n < UNIT_TILES; n++) {
+            const float2 bias =
+                reinterpret_cast<const float2 *>(memory.bias_ahead[i % 2] + n * UNITS)[lane_t()];
+            z[n][0] += __uint_as_float(late.packet[n].x) + bias.x;
+            z[n][1] += __uint_as_float(late.packet[n].y) + bias.y;
+            z[n][2] += __uint_as_float(late.packet[n].z) + bias.x;
+            z[n][3] += __uint_as_float(late.packet[n].w & ~1u) + bias.y;
+        }
+    }
 
     /* --- layer 2 --- */
 
-    /* Fragments of W2 from shared memory: parts FIRST .. FIRST + 3 in PLANES planes each. Parts 0 to 3 are B
-       of the logits: pairs of units, of both unit tiles, for the classes of a packet's first two values, then
-       for those of its third. Parts 4 to 7 are B of the input gradient: pairs of classes, the same two, of
-       both unit tiles. */
-    template <int FIRST> struct w2_fragments {
-        uint32_t of[4][PLANES];
+    /* B of the logits: [classes of a packet's first two values, then of its third][unit tiles], from
+       fragments, which helpers have stored. k = t and t + 4 are units 2 t and 2 t + 1. */
+    struct logit_weights {
+        tf32_pair<2> of[2][UNIT_TILES];
 
-        __device__ explicit w2_fragments(const chain_memory &memory) {
+        __device__ explicit logit_weights(const chain_stages &from) {
 #pragma unroll
-            for (int q = 0; q < PLANES; q++) {
-                const uint4 words = memory.fragments[FIRST * PLANES / 4 + q][threadIdx.x % 32];
-                const uint32_t four[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-                for (int e = 0; e < 4; e++) of[(4 * q + e) / PLANES][(4 * q + e) % PLANES] = four[e];
+            for (int q = 0; q < 2 * UNIT_TILES; q++) {
+                const uint4 words = from.memory.fragments[q][from.lane];
+                tf32_pair<2> &w = of[q / UNIT_TILES][q % UNIT_TILES];
+                w.big[0] = words.x, w.big[1] = words.y, w.small[0] = words.z, w.small[1] = words.w;
             }
         }
     };
 
-    /* sum = A B of bfloat16 planes, the six products of bf16x3.cuh, in two sums. */
-    __device__ static void multiply_planes(float (&sum)[4], const uint32_t (&a)[PLANES][4],
-                                           const uint32_t (&b)[PLANES], const uint32_t (&b2)[PLANES]) {
-        float small[4] = {};
+    /* B of the input gradient: k = t and t + 4 are the first two classes of packet t, and k = t of another
+       product the third. */
+    struct gradient_weights {
+        tf32_pair<2> pair[UNIT_TILES];
+        tf32_pair<1> third[UNIT_TILES];
+
+        __device__ explicit gradient_weights(const chain_stages &from) {
 #pragma unroll
-        for (int e = 0; e < 4; e++) sum[e] = 0;
+            for (int n = 0; n < UNIT_TILES; n++) {
+                const float4 w = reinterpret_cast<const float4 *>(
+                    from.memory.weight[n * UNITS + from.lane_g()])[from.lane_t()];
+                pair[n] = tf32_pair<2>(w.x, w.y);
+                third[n] = tf32_pair<1>(w.z);
+            }
+        }
+    };
+
+    /* Partial logits of this warp's rows, sent to the owners of the rows. */
+    __device__ void send_logits(const tile_values &h, const logit_weights &w) const {
+        float sum[2][UNIT_TILES][4] = {};
 #pragma unroll
-        for (int order = PLANES - 1; order >= 0; order--)
+        for (int n = 0; n < UNIT_TILES; n++) {
+            const tf32_pair<4> a(h[n][0], h[n][2], h[n][1], h[n][3]);
 #pragma unroll
-            for (int i = order; i >= 0; i--)
-                mma_bf16(order == PLANES - 1 ? small : sum, a[i], b[order - i], b2[order - i]);
+            for (int c = 0; c < 2; c++) multiply_tf32x3(sum[c][n], a, w.of[c][n]);
+        }
 #pragma unroll
-        for (int e = 0; e < 4; e++) sum[e] += small[e];
+        for (int half = 0; half < 2; half++) {
+            const int o = row(half) & (own - 1), owner = row(half) >> (own == 8 ? 3 : 4), e = 2 * half;
+            const float4 packet =
+                make_float4(sum[0][0][e] + sum[0][1][e], sum[0][0][e + 1] + sum[0][1][e + 1],
+                            sum[1][0][e] + sum[1][1][e], 0);
+            send(memory.logits + (rank * own + o) * PACKETS + lane_t(), owner, packet,
+                 memory.logits_full + (own == 8 ? o : o / 2));
+        }
     }
 
-    /* Partial logits of this warp's rows, sent to the owners of the rows; H is stored for dW2. */
-    __device__ void send_logits(const tile_values &h) const {
-        const w2_fragments<0> w(memory);
-        uint32_t a[PLANES][4];
-        float sum[2][4];
+    /* H in planes, for dW2. */
+    __device__ void store_hidden(const tile_values &h) const {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t planes[PLANES];
             split_into_planes(h[i / 2][i % 2 * 2], h[i / 2][i % 2 * 2 + 1], planes);
 #pragma unroll
-            for (int p = 0; p < PLANES; p++) a[p][i] = planes[p];
-        }
-#pragma unroll
-        for (int c = 0; c < 2; c++) multiply_planes(sum[c], a, w.of[2 * c], w.of[2 * c + 1]);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int o = row(half) & (own - 1), owner = row(half) >> (own == 8 ? 3 : 4);
-            const float4 packet = make_float4(sum[0][2 * half], sum[0][2 * half + 1], sum[1][2 * half], 0);
-            send(memory.logits + (rank * own + o) * PACKETS + lane_t(), owner, packet,
-                 memory.logits_full + (own == 8 ? o : o / 2));
-        }
-#pragma unroll
-        for (int p = 0; p < PLANES; p++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int p = 0; p < PLANES; p++)
                 reinterpret_cast<uint32_t *>(memory.hidden[p][row(i % 2)] +
-                                             hidden_chunk(row(i % 2), i / 2))[lane_t()] = a[p][i];
+                                             hidden_chunk(row(i % 2), i / 2))[lane_t()] = planes[p];
+        }
     }
 
     __device__ static void send(const float4 *at, int to, float4 packet, const uint64_t *barrier) {
@@ -264,104 +281,17 @@ struct chain_stages {
     }
 
     /* dL/dH of this warp's rows, from dL/dlogits. */
-    __device__ void input_gradient(const float4 (&g)[2], const w2_fragments<4> &w, tile_values &dh) const {
-        uint32_t a[PLANES][4];
+    __device__ void input_gradient(const float4 (&g)[2], const gradient_weights &w, tile_values &dh) const {
+        const tf32_pair<4> pair(g[0].x, g[1].x, g[0].y, g[1].y);
+        const tf32_pair<2> third(g[0].z, g[1].z);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint32_t pair[PLANES], third[PLANES];
-            split_into_planes(g[half].x, g[half].y, pair);
-            split_into_planes(g[half].z, 0, third);
+        for (int n = 0; n < UNIT_TILES; n++) {
+            float sum[2][4] = {};
+            multiply_tf32x3(sum[0], pair, w.pair[n]);
+            multiply_tf32x3(sum[1], third, w.third[n]);
 #pragma unroll
-            for (int p = 0; p < PLANES; p++) a[p][half] = pair[p], a[p][2 + half] = third[p];
+            for (int e = 0; e < 4; e++) dh[n][e] = sum[0][e] + sum[1][e];
         }
-#pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++) multiply_planes(dh[n], a, w.of[2 * n], w.of[2 * n + 1]);
-    }
-
-    /* --- output layer --- */
-
-    /* Waits for the bytes of a mailbox, and expects those of the next step. */
-    __device__ void receive(uint64_t *barrier, int i) const {
-        mbarrier_wait(barrier, i);
-        if (lane == 0) mbarrier_expect_tx(barrier, EXCHANGE_BYTES);
-    }
-
-    /* Softmax cross-entropy of this warp's rows, of the owned ones: one, or two in a cluster of 8, which have
-       a half of the warp each. A lane adds logits of two blocks; dL/dlogits is sent to all blocks, NaN if the
-       loss is not finite, 0 in rows beyond the batch. */
-    __device__ void output_layer(int step, int i, int rows) const {
-        const int lanes = own == 8 ? 32 : 16, sources = lanes / PACKETS,
-                  source = (lane & (lanes - 1)) / PACKETS, o = own == 8 ? warp : 2 * warp + lane / 16,
-                  r = rank * own + o, label = memory.label[i % 2][o];
-        const float scale = 1.0f / (float)rows;
-        const float4 bias = reinterpret_cast<const float4 *>(memory.weight[CHAIN_UNITS])[lane_t()];
-        receive(memory.logits_full + warp, i);
-        const float4 first = memory.logits[(source * own + o) * PACKETS + lane_t()],
-                     second = memory.logits[((source + sources) * own + o) * PACKETS + lane_t()];
-        float z[3] = {first.x + second.x, first.y + second.y, first.z + second.z}, gradient[3], sum = 0;
-        for (int offset = PACKETS; offset < lanes; offset *= 2)
-#pragma unroll
-            for (int j = 0; j < 3; j++) z[j] += __shfl_xor_sync(0xffffffffu, z[j], offset);
-        z[0] += bias.x, z[1] += bias.y, z[2] += bias.z;
-        int c[3];
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            c[j] = column_class(4 * lane_t() + j);
-            if (c[j] >= plan.classes) z[j] = -INFINITY;
-        }
-        float max = fmaxf(fmaxf(z[0], z[1]), z[2]); /* ignores NaN, which makes the sum NaN */
-        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
-        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            gradient[j] = c[j] >= plan.classes ? 0 : expf(z[j] - max);
-            if (label >= plan.classes || (c[j] == label && !isfinite(z[j]))) gradient[j] = NAN;
-            sum += gradient[j];
-        }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float factor = isfinite(sum) ? scale / sum : NAN;
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            gradient[j] = gradient[j] * factor - (c[j] == label ? scale : 0.0f);
-            if (r >= rows) gradient[j] = 0;
-        }
-        const float4 packet = make_float4(gradient[0], gradient[1], gradient[2], 0);
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-            send(&memory.gradient[r][lane_t()], source + half * sources, packet,
-                 memory.gradient_full + r / TILE);
-        record(step, r, rows, label, z, c, max, sum);
-    }
-
-    __device__ void record(int step, int r, int rows, int label, const float (&z)[3], const int (&c)[3],
-                           float max, float sum) const {
-        float of_label = -INFINITY;
-        int best = MAX_CLASSES; /* the first of the largest */
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            if (c[j] == label) of_label = z[j];
-            if (c[j] < plan.classes && z[j] == max) best = min(best, c[j]);
-        }
-#pragma unroll
-        for (int offset = 1; offset < PACKETS; offset *= 2) {
-            of_label = fmaxf(of_label, __shfl_xor_sync(0xffffffffu, of_label, offset));
-            best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
-        }
-        if (lane % (own == 8 ? 32 : 16) == 0 && r < rows)
-            plan.record(step, r, make_float4(sum, of_label, max, best == label && sum > 0));
-    }
-
-    /* dL/dlogits of this lane's two rows and three classes; true if a loss is not finite. */
-    __device__ bool receive_gradients(int i, float4 (&g)[2]) const {
-        bool bad = false;
-        receive(memory.gradient_full + warp, i);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            g[half] = memory.gradient[row(half)][lane_t()];
-            bad |= g[half].x != g[half].x;
-        }
-        return bad;
     }
 
     /* dZ in planes, in shared memory. */
