@@ -6,6 +6,7 @@
 
 #include "src/backend/backend_options.h"
 #include "src/base/text.h"
+#include "src/bench/shapes.h"
 #include "src/report/records.h"
 
 /* A whole number from 1 to 2^24, else 0. */
@@ -84,8 +85,8 @@ double baseline_seconds(const struct baseline *baseline, const struct candidate 
                         enum gemm_dtype dtype, const struct gemm_shape *shape) {
     for (size_t i = 0; i < baseline->count; i++) {
         const struct baseline_entry *entry = &baseline->entries[i];
-        if (entry->dtype == dtype && entry->shape.op == shape->op && entry->shape.m == shape->m &&
-            entry->shape.n == shape->n && entry->shape.k == shape->k && same_setup(entry, candidate, dtype))
+        if (entry->dtype == dtype && shapes_equal(&entry->shape, shape) &&
+            same_setup(entry, candidate, dtype))
             return entry->seconds;
     }
     return 0;

@@ -24,6 +24,10 @@ size_t shapes_of_training(const struct layer_list *layers, bool adversarial, siz
     return count;
 }
 
+bool shapes_equal(const struct gemm_shape *a, const struct gemm_shape *b) {
+    return a->op == b->op && a->m == b->m && a->n == b->n && a->k == b->k && a->pixels == b->pixels;
+}
+
 void shapes_config_name(const char *path, char *name, size_t size) {
     const char *slash = path ? strrchr(path, '/') : NULL;
     snprintf(name, size, "%s", !path || !path[0] ? "defaults" : slash ? slash + 1 : path);

@@ -13,6 +13,9 @@ enum { SHAPES_MOST = 3 * PROFILE_MAX_LAYERS };
 size_t shapes_of_training(const struct layer_list *layers, bool adversarial, size_t rows, const char *name,
                           struct gemm_shape list[SHAPES_MOST]);
 
+/* The same product: op, size, and whether of pixels. */
+bool shapes_equal(const struct gemm_shape *a, const struct gemm_shape *b);
+
 /* "validation" for "configs/validation.cfg"; "defaults" without a file. */
 void shapes_config_name(const char *path, char *name, size_t size);
 

@@ -138,9 +138,7 @@ static enum status measure_baseline(struct gemm_bench *bench) {
         bool first = true;
         for (size_t j = 0; j < i && first; j++) {
             const struct baseline_entry *other = &bench->baseline.entries[j];
-            first = other->dtype != entry->dtype || other->shape.op != entry->shape.op ||
-                    other->shape.m != entry->shape.m || other->shape.n != entry->shape.n ||
-                    other->shape.k != entry->shape.k;
+            first = other->dtype != entry->dtype || !shapes_equal(&other->shape, &entry->shape);
         }
         if (first) status = measure(bench, entry->dtype, &entry->shape);
     }
