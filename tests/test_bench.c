@@ -201,6 +201,20 @@ static void skipped_calls_get_no_time(void **state) {
     compute_close(&compute);
 }
 
+/* New integers, one of which changes, are multiplied exactly even where reals are pixels. */
+static void renewed_operands_are_integers(void **state) {
+    (void)state;
+    const struct gemm_shape shape = {.op = GEMM_NN, .m = 40, .n = 33, .k = 50, .pixels = true};
+    struct compute compute;
+    struct problem problem;
+    support_open(&compute, "serial", 1);
+    assert_status(problem_open(&problem, &compute, GEMM_F32, &shape, 0), STATUS_OK);
+    assert_status(problem_verify(&problem, PROBLEM_REALS, 1), STATUS_OK);
+    for (uint64_t seed = 2; seed < 12; seed++) assert_status(problem_renew(&problem, seed), STATUS_OK);
+    problem_close(&problem);
+    compute_close(&compute);
+}
+
 static bool has_own_threads(void *context) {
     (void)context;
     return true;
@@ -322,12 +336,12 @@ static void drift_is_traced_to_its_tensor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(statistics_are_of_the_sorted),  cmocka_unit_test(amdahl_fit_recovers_its_parameters),
-        cmocka_unit_test(amdahl_knows_its_error),        cmocka_unit_test(rows_are_combinations),
-        cmocka_unit_test(shapes_are_those_of_a_step),    cmocka_unit_test(right_ones_pass),
-        cmocka_unit_test(wrong_ones_are_caught),         cmocka_unit_test(times_are_of_the_calls),
-        cmocka_unit_test(skipped_calls_get_no_time),     cmocka_unit_test(right_curves_agree),
-        cmocka_unit_test(drift_is_traced_to_its_tensor),
+        cmocka_unit_test(statistics_are_of_the_sorted), cmocka_unit_test(amdahl_fit_recovers_its_parameters),
+        cmocka_unit_test(amdahl_knows_its_error),       cmocka_unit_test(rows_are_combinations),
+        cmocka_unit_test(shapes_are_those_of_a_step),   cmocka_unit_test(right_ones_pass),
+        cmocka_unit_test(wrong_ones_are_caught),        cmocka_unit_test(times_are_of_the_calls),
+        cmocka_unit_test(skipped_calls_get_no_time),    cmocka_unit_test(renewed_operands_are_integers),
+        cmocka_unit_test(right_curves_agree),           cmocka_unit_test(drift_is_traced_to_its_tensor),
     };
     return cmocka_run_group_tests_name("bench", tests, NULL, NULL);
 }

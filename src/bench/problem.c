@@ -98,8 +98,8 @@ static size_t change_element(struct problem *problem, int matrix, size_t copy) {
     if (count == 0) return 0;
     const size_t at = secret_draw(&problem->random) % count;
     const uint64_t random = secret_draw(&problem->random);
-    dtype_set(dtype, &value, 0,
-              matrix == A && problem->shape.pixels ? problem_pixel(random) : (double)(random % 17) - 8);
+    const bool pixels = matrix == A && problem->shape.pixels && problem->inputs == PROBLEM_REALS;
+    dtype_set(dtype, &value, 0, pixels ? problem_pixel(random) : (double)(random % 17) - 8);
     char *const element = (char *)problem_at(problem, matrix, copy) + at * size;
     if (device->driver->host_memory) {
         memcpy(element, &value, size);

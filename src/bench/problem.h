@@ -15,11 +15,16 @@ struct gemm_shape {
 
 enum { PROBLEM_A, PROBLEM_B, PROBLEM_C, PROBLEM_GUARD = 256 /* bytes on both sides of C */ };
 
+/* Inputs of a verification. One kind is used before timing and the other after it, so that each
+   backend is tested with both, and with new inputs. */
+enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
+
 /* Several copies of the operands, used cyclically, so that no cache holds them from one call to the next. */
 struct problem {
     struct compute *compute;
     struct gemm_call call; /* without the pointers */
     struct gemm_shape shape;
+    enum problem_inputs inputs;        /* of the last fill */
     size_t copies, bytes[3], pitch[3]; /* of A, B, C; pitch: from one copy to the next */
     void *host[3];                     /* one copy, C with its guards */
     void *device[3];                   /* all copies */
@@ -38,10 +43,6 @@ void problem_close(struct problem *problem);
 void *problem_at(const struct problem *problem, int matrix, size_t copy);
 /* Multiplies the next copy; asynchronous on a GPU. */
 enum status problem_call(struct problem *problem);
-
-/* Inputs of a verification. One kind is used before timing and the other after it, so that each
-   backend is tested with both, and with new inputs. */
-enum problem_inputs { PROBLEM_REALS, PROBLEM_INTEGERS };
 
 /* Fills the operands from `seed` and C with NaN, multiplies each copy once (none starts after 0.5 s)
    and checks:
@@ -75,8 +76,8 @@ enum status problem_check(struct problem *problem, size_t copy, size_t row, size
 /* One of the 256 values that pixels have in float32. */
 double problem_pixel(uint64_t random);
 
-/* Changes an element of A and one of B of a copy to integers, that of A to a pixel if A holds pixels; returns
-   the row of op(A). */
+/* Changes an element of A and one of B of a copy to integers, that of A to a pixel if it was filled with
+   pixels; returns the row of op(A). */
 size_t problem_change(struct problem *problem, size_t copy);
 
 /* New integers as operands of all copies, and NaN in each C. Then multiplies the copy of the last call again,

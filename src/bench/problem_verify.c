@@ -23,7 +23,7 @@ enum status problem_wrong(const struct problem *problem, const char *what) {
                       problem->call.m, problem->call.n, problem->call.k, what);
 }
 
-static void fill(const struct problem *problem, int matrix, enum problem_inputs inputs, struct rng *rng) {
+static void fill(struct problem *problem, int matrix, enum problem_inputs inputs, struct rng *rng) {
     const size_t count = problem->bytes[matrix] / dtype_size(problem->call.dtype);
     for (size_t i = 0; i < count; i++) {
         const uint32_t word = rng_u32(rng);
@@ -32,6 +32,7 @@ static void fill(const struct problem *problem, int matrix, enum problem_inputs 
                                                                     : (double)word * 0x1p-31 - 1;
         dtype_set(problem->call.dtype, problem->host[matrix], i, value);
     }
+    problem->inputs = inputs;
 }
 
 /* The same inputs in every copy, and NaN in every C. */
