@@ -24,7 +24,7 @@ struct cuda_state {
     bool capturing;                /* no events inside a graph */
     void *staging;                 /* page-locked, STAGING_BYTES */
     struct cuda_ops_context copy;  /* the copy stream: prefetched uploads and ops */
-    struct cuda_ops_context aside; /* ops aside: its blocks start before others that are ready */
+    struct cuda_ops_context aside; /* ops aside: at the highest priority unless `low` */
     cudaEvent_t begun, ended;      /* the work that ops aside wait for, and they themselves */
     /* Begin and end of each interval of work aside; the last may have no end yet. */
     cudaEvent_t aside_event[2 * ASIDES];

@@ -62,9 +62,10 @@ struct mlp {
        other reader of the gradients, and on_gradients NULL. */
     const struct weight_update *update;
     bool rest_updated;    /* the last mlp_backward has also updated what no weight gradient updates */
-    bool updates_overlap; /* updating weight gradients may run at once, or they and the bias gradient of the
-                             output layer beside other work (aside_begin in device.h), and the images of the
-                             next batch, if it has memory, may be gathered beside a step */
+    bool updates_overlap; /* updating weight gradients may run at once. They, the bias gradient of the output
+                             layer, the gathering of the next batch (if it has memory) and, in large batches,
+                             updates of stored gradients and sums that only updates read may run beside other
+                             work (aside_begin in device.h) */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
     void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */

@@ -209,7 +209,8 @@ static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
     return choose_update((tuned_context *)opaque, call, update) != LIBRARY;
 }
 
-/* Neighbours in the list that the same kernel does, in one launch if it can. */
+/* Neighbours in the list that the same kernel does, in one launch if it can. An update on a stream of its own
+   need not wait for pending sums: these are of 16 bits, whose updates are a list without such streams. */
 static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *calls,
                                           const struct weight_update *updates, size_t count) {
     tuned_context *context = (tuned_context *)opaque;

@@ -136,7 +136,8 @@ template <bool T> static __device__ uint64_t descriptor(const char *at) {
 }
 
 /* A consumer warpgroup: sums = its 64 rows of the tile, over `stages` of k. Beside the first products it
-   calls `request`. A second such branch in the loop, with a wait, makes it slower: docs/bf16.md. */
+   calls `request`. With a second such branch and its wait in the loop, ptxas keeps descriptors in vector
+   registers, which is slower (docs/bf16.md). */
 template <typename T, bool A_T, bool B_T, int N, typename F>
 static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, char *shared,
                                 const ring_barriers &ring, const cluster_place &own, ring_place &use,

@@ -4,9 +4,10 @@
               ones first, leave out what is below the rounding of float32. Tensor cores truncate their sums:
               every 64 of k they are added to float32 registers. No operand needs another range, a scale or a
               pass of its own.
-   Pipeline   one thread copies 64 of k of A and B to a ring buffer (tensor maps); a warpgroup splits B into
-              planes in shared memory; two warpgroups split A on the way to registers, and multiply 64 x 64
-              (or 64 x 72) each, in turns: while the tensor cores have a stage of one, the other splits.
+   Pipeline   one thread copies 64 of k of A and B to a ring buffer (tensor maps); four warps, or seven if
+              tiles have 72 columns, split B into planes in shared memory; two warpgroups split A on the way
+              to registers, and multiply 64 x 64 (or 64 x 72) each, in turns: while the tensor cores have a
+              stage of one, the other splits.
    Parts      for few tiles: blocks of a cluster share the k of a tile (bf16x6_store.cuh).
    Update     weight gradients may update the weights themselves (bf16x6_update.cuh).
    Bound by   long k: tensor cores, six times the flops at their bf16 rate, and as much by shared memory;
