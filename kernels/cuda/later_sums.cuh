@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.cuh"
 
 struct later_sums {
-    cudaStream_t stream; /* of the lowest priority, for captured graphs that respect it; NULL until used */
+    cudaStream_t stream; /* of priority 0, the default, which is the lowest, in captures; NULL until used */
     cudaEvent_t ready, done;
     bool pending; /* some were launched, and `join` was not called since */
 

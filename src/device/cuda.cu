@@ -42,14 +42,20 @@ static void cuda_close(struct device *device) {
     device->state = NULL;
 }
 
-static bool open_all(struct cuda_state *state) {
+/* Priority 0, the default, is the lowest. The compute stream and the copy stream have a middle one, so that
+   work beside large products can have a lower one (aside_begin_low in device.h). */
+static bool open_streams(struct cuda_state *state) {
     int lowest = 0, highest = 0;
-    if (!TRY(state, cudaSetDevice(state->ordinal)) ||
-        !TRY(state, cudaDeviceGetStreamPriorityRange(&lowest, &highest)) ||
-        !TRY(state, cudaStreamCreateWithPriority(&state->ops.stream, cudaStreamNonBlocking,
-                                                 (lowest + highest) / 2)) ||
-        !TRY(state, cudaStreamCreateWithFlags(&state->copy.stream, cudaStreamNonBlocking)) ||
-        !TRY(state, cudaStreamCreateWithPriority(&state->aside.stream, cudaStreamNonBlocking, highest)) ||
+    const auto open = [&](struct cuda_ops_context *context, int priority) {
+        return TRY(state, cudaStreamCreateWithPriority(&context->stream, cudaStreamNonBlocking, priority));
+    };
+    return TRY(state, cudaDeviceGetStreamPriorityRange(&lowest, &highest)) &&
+           open(&state->ops, (lowest + highest) / 2) && open(&state->copy, (lowest + highest) / 2) &&
+           open(&state->aside, highest);
+}
+
+static bool open_all(struct cuda_state *state) {
+    if (!TRY(state, cudaSetDevice(state->ordinal)) || !open_streams(state) ||
         !TRY(state, cudaEventCreateWithFlags(&state->begun, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->ended, cudaEventDisableTiming)) ||
         !TRY(state, cudaEventCreateWithFlags(&state->prefetched, cudaEventDisableTiming)) ||
