@@ -48,8 +48,8 @@ static void gather(void *opaque, size_t rows, size_t features, enum input_range 
     cuda_ops_context *context = open_ops(opaque);
     const dim3 block(128, 2);
     const auto run = [&]<int WIDE>() {
-        launch_op(context, gather_kernel<T, WIDE>, cuda_grid_for(rows, block.y), block, rows, features, range,
-                  images, labels, index, (T *)x, y);
+        launch_op(context, "gather_kernel", gather_kernel<T, WIDE>, cuda_grid_for(rows, block.y), block, rows,
+                  features, range, images, labels, index, (T *)x, y);
     };
     if (packs_fit(images, features, features, 8)) /* a row of MNIST in one turn of the threads */
         run.template operator()<8>();

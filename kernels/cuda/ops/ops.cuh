@@ -23,17 +23,19 @@ static inline struct cuda_ops_context *open_ops(void *context) {
     return (struct cuda_ops_context *)context;
 }
 
-/* kernel<<<grid, block>>>(arguments...), at the priority of the context. */
+/* kernel<<<grid, block>>>(arguments...), at the priority of the context. Priority 0, the default, is the
+   lowest. */
 template <typename... P, typename... A>
-void launch_op(struct cuda_ops_context *context, void (*kernel)(P...), unsigned grid, dim3 block,
-               const A &...arguments) {
+void launch_op(struct cuda_ops_context *context, const char *name, void (*kernel)(P...), unsigned grid,
+               dim3 block, const A &...arguments) {
     cudaLaunchAttribute lowest = {.id = cudaLaunchAttributePriority, .val = {.priority = 0}};
     const cudaLaunchConfig_t config = {.gridDim = grid,
                                        .blockDim = block,
                                        .stream = context->stream,
                                        .attrs = &lowest,
                                        .numAttrs = context->low};
-    CUDA_TRY(&context->fault, cudaLaunchKernelEx(&config, kernel, arguments...));
+    cudaLaunchKernelEx(&config, kernel, arguments...);
+    cuda_launched(&context->fault, name, __FILE__, __LINE__);
 }
 
 /* The table for a dtype. */

@@ -71,11 +71,11 @@ static void launch(cuda_ops_context *context, size_t count, const struct update 
     const update_rule<real<T>> rule(update);
     const arrays<T> at(update);
     if (at.fit(count, WIDE))
-        launch_op(context, update_kernel<T, METHOD, WIDE>, cuda_grid_for(count, THREADS * WIDE), THREADS,
-                  count, rule, at, step, guard);
+        launch_op(context, "update_kernel", update_kernel<T, METHOD, WIDE>,
+                  cuda_grid_for(count, THREADS * WIDE), THREADS, count, rule, at, step, guard);
     else
-        launch_op(context, update_kernel<T, METHOD, 1>, cuda_grid_for(count, THREADS), THREADS, count, rule,
-                  at, step, guard);
+        launch_op(context, "update_kernel", update_kernel<T, METHOD, 1>, cuda_grid_for(count, THREADS),
+                  THREADS, count, rule, at, step, guard);
 }
 
 template <typename T>
