@@ -38,6 +38,16 @@ struct later_sums {
         pending = CUDA_TRY(own.fault, cudaEventRecord(done, stream));
     }
 
+    /* Launches a kernel of sums: as `run`, or, if they are not late, by programmatic dependent launch. */
+    template <typename... P, typename... A>
+    void launch_sums(cuda_launcher &before, bool late, const char *name, void (*kernel)(P...), dim3 grid,
+                     dim3 block, const A &...arguments) {
+        if (late)
+            run(before, [&](cuda_launcher &own) { launch(own, name, kernel, grid, block, 0, arguments...); });
+        else
+            launch_dependent(before, name, kernel, grid, block, 0, 1, arguments...);
+    }
+
     /* What is launched on `after` from here on starts after the sums. */
     void join(cudaStream_t after, cuda_fault *fault) {
         if (pending) CUDA_TRY(fault, cudaStreamWaitEvent(after, done, 0));

@@ -355,14 +355,8 @@ void start(const struct output_layer *layer, const struct large_output_clusters 
     launch_dependent(launcher, "large_output_kernel", large_output_kernel<STEPS, T>, dim3(clusters * blocks),
                      THREADS, shape<STEPS>::BYTES, blocks, p);
     const dim3 sums(blocks_for(p.count, 4 * 32), p.parts);
-    if (layer->input_gradient->sums_later)
-        later.run(launcher, [&](cuda_launcher &own) {
-            launch(own, "large_output_sums_kernel", large_output_sums_kernel<T>, sums, SUM_THREADS, 0, p,
-                   clusters);
-        });
-    else
-        launch_dependent(launcher, "large_output_sums_kernel", large_output_sums_kernel<T>, sums, SUM_THREADS,
-                         0, 1, p, clusters);
+    later.launch_sums(launcher, layer->input_gradient->sums_later, "large_output_sums_kernel",
+                      large_output_sums_kernel<T>, sums, SUM_THREADS, p, clusters);
 }
 
 template <typename T, typename... A> void start_steps(const struct output_layer *layer, A &&...rest) {
