@@ -7,24 +7,24 @@
 
 #include "src/nn/optimizer.h"
 
-enum { ROWS = 13, CLASSES = 5 };
+enum { ROWS = 13, CLASSES = 5, ALL = 1000 };
 
 /* What the backend takes, and what it was asked for. */
 static struct compute compute;
 static struct gemm_backend backend;
 static struct device_driver driver;
 static struct {
-    bool lists, rest;
-    size_t refused;                  /* columns of the product that it does not take; 0: none */
+    bool lists, rest, output;        /* output: output layers */
+    size_t refused;                  /* columns of the product that it does not take, or ALL; 0: none */
     size_t calls, products, updates; /* of gemm_update; with a product; all */
     size_t columns;                  /* of the product before */
-    size_t asides;
+    size_t asides, low;              /* aside_begin since the last join; all of the lowest priority */
 } fake;
 
 static bool takes(void *context, const struct gemm_call *call, const struct weight_update *update) {
     (void)context;
     assert_ptr_equal(update->rule.grad, call->c);
-    return call->k ? call->n != fake.refused : fake.rest;
+    return call->k ? call->n != fake.refused && fake.refused != ALL : fake.rest;
 }
 
 static enum gemm_status gemm_update(void *context, const struct gemm_call *calls,
@@ -49,14 +49,42 @@ static enum gemm_status gemm_update(void *context, const struct gemm_call *calls
     return GEMM_OK;
 }
 
+static enum gemm_status output_layer(void *context, const struct output_layer *layer) {
+    if (!fake.output) return GEMM_UNSUPPORTED;
+    const struct ops *ops = compute.device.driver->ops(&compute.device, GEMM_F32);
+    void *const own = compute.device.ops_context, *const grad = (void *)layer->input_gradient->a;
+    struct gemm_call logits = *layer->logits, input = *layer->input_gradient;
+    const struct gemm_epilogue *forward = logits.epilogue;
+    const struct gemm_backward *below = input.backward;
+    logits.epilogue = NULL;
+    input.backward = NULL;
+    assert_int_equal(backend.gemm(context, &logits), GEMM_OK);
+    ops->bias_activation(own, ROWS, CLASSES, ACTIVATION_NONE, forward->bias, logits.c, logits.c);
+    ops->softmax_cross_entropy(own, ROWS, ROWS, CLASSES, layer->smoothing, logits.c, layer->labels, grad,
+                               layer->loss, layer->tally, layer->counted);
+    ops->bias_activation_backward(own, ROWS, CLASSES, ACTIVATION_NONE, logits.c, logits.c, grad, 1, 0,
+                                  layer->bias_grad);
+    assert_int_equal(backend.gemm(context, layer->gradient), GEMM_OK);
+    assert_int_equal(backend.gemm(context, &input), GEMM_OK);
+    ops->bias_activation_backward(own, ROWS, input.n, below->activation, below->pre, below->output, input.c,
+                                  1, 0, below->bias_grad);
+    return GEMM_OK;
+}
+
 static void *aside_begin(struct device *device) {
     fake.asides++;
     return device->ops_context;
 }
 
+static void *aside_begin_low(struct device *device) {
+    fake.low++;
+    return aside_begin(device);
+}
+
 static void aside_join(struct device *device) {
     (void)device;
-    assert_true(fake.asides-- > 0);
+    assert_true(fake.asides > 0);
+    fake.asides = 0;
 }
 
 static void *aside_stream(struct device *device) {
@@ -64,9 +92,9 @@ static void *aside_stream(struct device *device) {
     return &fake;
 }
 
-/* The parameters and moments after two steps. overlap: as in engine graph; updates: products may update. The
-   caller frees them. */
-static unsigned char *two_steps(const char *settings, bool overlap, bool updates, size_t *bytes) {
+/* The parameters and moments after two steps. overlap: as in engine graph; updates: products may update;
+   many: ROWS are many rows. The caller frees them. */
+static unsigned char *two_steps(const char *settings, bool overlap, bool updates, bool many, size_t *bytes) {
     struct config config;
     struct mlp mlp;
     struct optimizer optimizer;
@@ -77,13 +105,17 @@ static unsigned char *two_steps(const char *settings, bool overlap, bool updates
     backend = *compute.backend;
     backend.fuses_update = takes;
     backend.gemm_update = gemm_update;
+    backend.output_layer = output_layer;
     driver = *compute.device.driver;
     driver.aside_begin = aside_begin;
+    driver.aside_begin_low = aside_begin_low;
     driver.aside_join = aside_join;
     driver.aside_stream = aside_stream;
     compute.backend = &backend;
     compute.device.driver = &driver;
     assert_status(mlp_open(&mlp, &compute, &config, ROWS), STATUS_OK);
+    assert_int_equal(mlp.many_rows, 2048);
+    if (many) mlp.many_rows = 1;
     assert_status(mlp_initialize(&mlp, INIT_UNIFORM, 0, 3), STATUS_OK);
     assert_status(optimizer_open(&optimizer, &mlp, &config), STATUS_OK);
     for (size_t i = 0; i < ROWS * mlp.layer[0].in; i++) ((float *)mlp.input)[i] = (float)(i * 37 % 101) / 64;
@@ -114,34 +146,41 @@ static unsigned char *two_steps(const char *settings, bool overlap, bool updates
 static void each_parameter_is_updated_once(void **state) {
     (void)state;
     static const struct {
-        bool overlap, lists, rest;
-        size_t refused, calls, products, updates; /* a step */
+        bool overlap, lists, rest, output;
+        size_t refused, calls, products, updates, beside; /* a step; beside: of many rows, not in updates */
     } cases[] = {
-        {false, true, true, 0, 4, 4, 4},  /* engine eager: each apart */
-        {true, false, true, 0, 4, 4, 4},  /* a backend without lists */
-        {true, true, false, 0, 1, 4, 4},  /* lists, but of products alone */
-        {true, true, true, 0, 1, 4, 5},   /* and biases */
-        {true, true, true, 16, 1, 3, 5},  /* .. and the weights of a layer in the middle */
-        {true, true, true, 5, 1, 3, 5},   /* .. or of the last one */
-        {true, true, false, 24, 1, 3, 3}, /* .. which the op updates */
+        {false, true, true, false, 0, 4, 4, 4, 0},  /* engine eager: each apart */
+        {false, true, true, false, 16, 3, 3, 3, 0}, /* .. but for one, which the op updates */
+        {true, false, true, false, 0, 4, 4, 4, 0},  /* a backend without lists */
+        {true, true, false, false, 0, 1, 4, 4, 0},  /* lists, but of products alone */
+        {true, true, true, false, 0, 1, 4, 5, 0},   /* and biases */
+        {true, true, true, false, 16, 1, 3, 5, 1},  /* .. and the weights of a layer in the middle */
+        {true, true, true, false, 5, 1, 3, 5, 1},   /* .. or of the last one */
+        {true, true, false, false, 24, 1, 3, 3, 1}, /* .. which the op updates */
+        {true, true, true, true, 16, 1, 2, 4, 1},   /* the output layer's with the one below */
+        {true, true, true, false, ALL, 0, 0, 0, 3}, /* no product: of many rows all but layer 0 beside */
     };
     static const char *const settings[] = {
         "layers=17-32-24-16-5 init=uniform momentum=0.9 weight-decay=0.01",
         "layers=17-32-24-16-5 init=uniform optimizer=adamw dropout=0.2",
     };
-    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
-        const size_t c = i / 2;
+    for (size_t i = 0; i < 4 * sizeof cases / sizeof *cases; i++) {
+        const size_t c = i / 4;
+        const bool many = i / 2 % 2;
         size_t bytes;
         memset(&fake, 0, sizeof fake);
-        unsigned char *apart = two_steps(settings[i % 2], cases[c].overlap, false, &bytes);
-        assert_int_equal(fake.calls, 0);
+        unsigned char *apart = two_steps(settings[i % 2], cases[c].overlap, false, many, &bytes);
+        assert_int_equal(fake.calls + fake.low, 0);
         fake.lists = cases[c].lists;
         fake.rest = cases[c].rest;
+        fake.output = cases[c].output;
         fake.refused = cases[c].refused;
-        unsigned char *fused = two_steps(settings[i % 2], cases[c].overlap, true, &bytes);
+        unsigned char *fused = two_steps(settings[i % 2], cases[c].overlap, true, many, &bytes);
         assert_int_equal(fake.calls, 2 * cases[c].calls);
         assert_int_equal(fake.products, 2 * cases[c].products);
-        assert_int_equal(fake.updates, 2 * cases[c].updates);
+        assert_int_equal(fake.low, many ? 2 * cases[c].beside : 0);
+        const size_t listed = many && cases[c].rest && cases[c].products ? cases[c].beside : 0;
+        assert_int_equal(fake.updates, 2 * (cases[c].updates - listed));
         assert_memory_equal(fused, apart, bytes);
         free(apart);
         free(fused);

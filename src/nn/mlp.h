@@ -63,9 +63,11 @@ struct mlp {
     const struct weight_update *update;
     bool rest_updated;    /* the last mlp_backward has also updated what no weight gradient updates */
     bool updates_overlap; /* updating weight gradients may run at once. They, the bias gradient of the output
-                             layer, the gathering of the next batch (if it has memory) and, in large batches,
-                             updates of stored gradients and sums that only updates read may run beside other
-                             work (aside_begin in device.h) */
+                             layer, the gathering of the next batch (if it has memory) and, from
+                             many_rows images on, updates of stored gradients and sums that only updates read
+                             may run beside other work (aside_begin in device.h) */
+    size_t many_rows;     /* in steps of many_rows images or more, products hide other work, which has the
+                             lowest priority, such as updates of the layers above; mlp_open sets 2048 */
     bool beside_sums;     /* products run beside sums that `on_gradients` has begun */
     void *input;          /* [capacity][in of layer 0] */
     void *dropped_input; /* the input of layer 0 in training: `input`, unless mlp_attack needs the original */
@@ -122,7 +124,7 @@ struct mlp_range {
 enum { MLP_MAX_RANGES = PROFILE_MAX_LAYERS + 1 };
 size_t mlp_ranges_left(const struct mlp *mlp, struct mlp_range *list);
 
-/* The context of ops beside a step of `rows` images (aside_begin in device.h). If there are many, at the
+/* The context of ops beside a step of `rows` images (aside_begin in device.h). From many_rows on at the
    lowest priority: they run where the kernels of the step leave SMs idle. */
 void *mlp_beside(const struct mlp *mlp, size_t rows);
 

@@ -19,15 +19,14 @@ bool mlp_fuses_update(const struct mlp *mlp, size_t l, const struct gemm_call *c
     return compute_fuses_update(mlp->compute, call, &update);
 }
 
-static const size_t many_rows = 2048;
-
 void *mlp_beside(const struct mlp *mlp, size_t rows) {
     struct device *device = &mlp->compute->device;
-    return rows >= many_rows ? device->driver->aside_begin_low(device) : device->driver->aside_begin(device);
+    return rows >= mlp->many_rows ? device->driver->aside_begin_low(device)
+                                  : device->driver->aside_begin(device);
 }
 
 bool mlp_works_beside(const struct mlp *mlp, size_t rows) {
-    return mlp->update && mlp->updates_overlap && rows >= many_rows;
+    return mlp->update && mlp->updates_overlap && rows >= mlp->many_rows;
 }
 
 void mlp_update_beside(struct mlp *mlp, size_t l, size_t rows) {
