@@ -18,7 +18,8 @@
               global memory that are polled (look_ahead.cuh), in two buffers: a worker sends the product of
               step t + 2 after it has received dZ1 of step t, which the chain sends after it has read the
               product of step t. The chain sends dZ1 of step t after it has the product of step t, which
-              workers send after they have read dZ1 of step t - 2. So have the two buffers of workers' mail.
+              workers send after they have read dZ1 of step t - 2. The same order protects the two buffers of
+              the workers' mail: that for step t + 2 follows dZ1 of step t, which follows the sums of step t.
    Precision  pixels are float16, exactly; weights, dZ1 and G are two float16 planes, of 22 bits or more, with
               a power-of-two scale. Logits and dL/dH are three products of tf32, and dW2 six of bfloat16.
               Tensor cores sum up to 128 k of the small products and 64 of the others; float32 adds these.
@@ -73,19 +74,21 @@ struct form {
             snprintf(why, size, "it takes one network at a time");
             return false;
         }
-        if (!plan->take(network, MAX_CLASSES) || plan->features / PIXELS <= CHUNK ||
+        const size_t least = 2 * (CHUNK + 1) * PIXELS; /* of two slices: eight warps add 64 rows each */
+        if (!plan->take(network, MAX_CLASSES) || network->features < least ||
             gram_shared_bytes(plan->features / PIXELS) > available) {
-            snprintf(why, size,
-                     "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
-                     "images of a multiple of %d pixels, two batches of which fit in shared memory",
-                     ROWS, MAX_CLASSES, PIXELS);
+            snprintf(
+                why, size,
+                "it takes one hidden layer in true float32, batches of up to %d, up to %d classes, and "
+                "images of a multiple of %d pixels, %zu at least, two batches of which fit in shared memory",
+                ROWS, MAX_CLASSES, PIXELS, least);
             return false;
         }
         plan->groups = (plan->hidden[0] + GROUP_UNITS - 1) / GROUP_UNITS;
         plan->packs = plan->features / PIXELS;
         plan->cluster = plan->groups <= 8 ? 8 : 16;
         plan->slices = plan->cluster == 8 ? 8 : 4;
-        while (plan->packs / plan->slices <= CHUNK) plan->slices /= 2; /* a warp reads more tiles */
+        while (plan->packs / plan->slices <= CHUNK) plan->slices /= 2; /* a worker has more tiles than that */
         plan->tiles = (plan->packs + plan->slices * MAIN_WARPS - 1) / (plan->slices * MAIN_WARPS);
         /* not all SMs have enough neighbours for a cluster */
         const int workers = plan->groups * plan->slices;

@@ -244,7 +244,8 @@ struct chain_helpers : chain_loss {
         return lane < own && r < plan.rows_of(step, end) ? plan.order[(size_t)step * plan.batch + r] : 0;
     }
 
-    /* The first warp has W2, the second the biases; the last two send dZ, and the last one copies inputs. */
+    /* The first warp has W2, the second the biases; the last two send dZ, and the last one has
+       G copied, and the next labels and rate. */
     enum { WEIGHT_WARP, BIAS_WARP, FIRST_SENDER, LAST_HELPER };
 
     __device__ void run_helpers(int first, stage_profile &profile) {

@@ -113,10 +113,9 @@ struct kernel_launch {
     bool prefers_l1; /* use the rest of shared memory as L1 cache */
     void *clear;     /* global memory that is 0 when a launch starts, or NULL */
     size_t clear_bytes;
-    /* A kernel of the same arguments that runs before it, with a thread block per step; or NULL. */
+    /* A kernel of the same arguments that runs before it, with as many thread blocks as steps; or NULL. */
     const void *prologue;
     int prologue_threads;
-    size_t prologue_shared_bytes;
     size_t longest; /* as in fused_instance */
 };
 
@@ -201,9 +200,7 @@ template <typename F> struct instance : fused_instance {
         layout = {(char *)memory, 0};
         F::lay_out(network, &plan, layout);
         const kernel_launch launch = F::launch(plan);
-        return (!launch.prologue ||
-                CUDA_TRY(fault, cuda_allow_shared_bytes(launch.prologue, launch.prologue_shared_bytes))) &&
-               CUDA_TRY(fault, cuda_allow_shared_bytes(launch.kernel, launch.shared_bytes)) &&
+        return CUDA_TRY(fault, cuda_allow_shared_bytes(launch.kernel, launch.shared_bytes)) &&
                (launch.cluster <= 8 || /* the most that every GPU with clusters has */
                 CUDA_TRY(fault, cudaFuncSetAttribute(launch.kernel,
                                                      cudaFuncAttributeNonPortableClusterSizeAllowed, 1))) &&
@@ -248,9 +245,9 @@ template <typename F> struct instance : fused_instance {
         const bool ran =
             (!launch.clear ||
              CUDA_TRY(fault, cudaMemsetAsync(launch.clear, 0, launch.clear_bytes, stream))) &&
-            (!launch.prologue || CUDA_TRY(fault, cudaLaunchKernel(launch.prologue, dim3((unsigned)count),
-                                                                  dim3(launch.prologue_threads), arguments,
-                                                                  launch.prologue_shared_bytes, stream))) &&
+            (!launch.prologue ||
+             CUDA_TRY(fault, cudaLaunchKernel(launch.prologue, dim3((unsigned)count),
+                                              dim3(launch.prologue_threads), arguments, 0, stream))) &&
             CUDA_TRY(fault, cudaLaunchKernelExC(&config.config, launch.kernel, arguments));
         self->tag += (uint32_t)count;
         return ran ? count : 0;
