@@ -127,9 +127,8 @@ def gpu_table(rows, on_gpu, peers):
     one = rows["cublas", "graph"]
     notes = [f"{one['machine']}, commit {one['commit']}. Speed-up is relative to `openblas` on "
              f"{on_gpu['openblas', 'eager']['threads']} threads of the same host."]
-    fused = rows.get(GPU_ROWS[-1], one)
-    if fused["commit"] != one["commit"]:
-        notes.append(f"Engine `fused` was measured in another run, of commit {fused['commit']}.")
+    notes += [f"`{name}` with engine {engine} was measured in another run, of commit {row['commit']}."
+              for (name, engine), row in rows.items() if row["commit"] != one["commit"]]
     others = [f"{name} {time_text(row['median'])}" for name, row in peers.items() if not name.startswith("ours")]
     if others:
         notes.append(f"Other programs on the same GPU model, per epoch: {', '.join(others)}.")
