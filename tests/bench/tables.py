@@ -116,10 +116,13 @@ def cpu_table(ours, peers):
 
 
 def gpu_rows(ours, peers):
-    """Engine fused from the comparison; if that has none, from the run with other programs."""
+    """cuda-tuned from the comparison; if that has none of the commit of cuBLAS, from the run with other programs."""
     rows = {key: ours[key] for key in GPU_ROWS if key in ours}
-    if GPU_ROWS[-1] not in rows and "ours, fused" in peers:
-        rows[GPU_ROWS[-1]] = peers["ours, fused"]
+    commit = rows["cublas", "graph"]["commit"]
+    for key in GPU_ROWS:
+        other = peers.get(f"ours, {key[1]}", {})
+        if key[0] == "cuda-tuned" and rows.get(key, {}).get("commit") != commit and other.get("commit") == commit:
+            rows[key] = other
     return rows
 
 
