@@ -116,7 +116,8 @@ static void check_rows(bool compare, const char *mark) {
             found = strstr(line, hostile[i].name) && strstr(line, mark) && strstr(line, hostile[i].reason) &&
                     strstr(line, hostile[i].stage);
         }
-        if (!found) fail_msg("no line of %s with '%s' in: %s", hostile[i].name, hostile[i].reason, output);
+        const char *const own = strstr(output, hostile[i].name); /* a message has room for a few lines */
+        if (!found) fail_msg("no '%s', '%s' in: %s", hostile[i].reason, hostile[i].stage, own ? own : output);
     }
 }
 
