@@ -113,10 +113,11 @@ void contestant_end(struct contestant *one) {
 
 /* --- why it ended --- */
 
-static enum status end_because(struct contestant *one, const char *stage, enum contestant_end end,
-                               const char *why) {
-    char doing[sizeof one->progress->doing];
-    snprintf(doing, sizeof doing, "%.*s", (int)sizeof doing - 1, one->progress->doing);
+/* `seen`: its progress, or what that was. */
+static enum status end_at(struct contestant *one, const char *stage, const struct progress *seen,
+                          enum contestant_end end, const char *why) {
+    char doing[sizeof seen->doing];
+    snprintf(doing, sizeof doing, "%.*s", (int)sizeof doing - 1, seen->doing);
     text_clean(doing);
     snprintf(one->ended, sizeof one->ended, "%s (%s%s%s)", why, stage, doing[0] ? ": " : "", doing);
     one->end = end;
@@ -124,8 +125,14 @@ static enum status end_because(struct contestant *one, const char *stage, enum c
     return status_set(STATUS_VERIFY_FAILED, "%s", one->ended);
 }
 
+static enum status end_because(struct contestant *one, const char *stage, enum contestant_end end,
+                               const char *why) {
+    return end_at(one, stage, one->progress, end, why);
+}
+
 /* Its side of the connection is closed: because it ended, or although it runs. */
 static enum status end_of_connection(struct contestant *one, const char *stage) {
+    const struct progress seen = *one->progress; /* if it runs, it goes on meanwhile */
     int how;
     pid_t ended = 0;
     char why[160];
@@ -134,7 +141,7 @@ static enum status end_of_connection(struct contestant *one, const char *stage) 
         if (ended == 0) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     }
     if (ended != one->pid || one->progress->unconnected)
-        return end_because(one, stage, CONTESTANT_INTERFERES, "it closed the connection to the program");
+        return end_at(one, stage, &seen, CONTESTANT_INTERFERES, "it closed the connection to the program");
     kill(-one->pid, SIGKILL);
     one->pid = 0;
     close(one->fd);
