@@ -23,16 +23,21 @@ enum status problem_wrong(const struct problem *problem, const char *what) {
                       problem->call.m, problem->call.n, problem->call.k, what);
 }
 
-static void fill(struct problem *problem, int matrix, enum problem_inputs inputs, struct rng *rng) {
+static void fill_one(const struct problem *problem, int matrix, struct rng *rng) {
     const size_t count = problem->bytes[matrix] / dtype_size(problem->call.dtype);
     for (size_t i = 0; i < count; i++) {
         const uint32_t word = rng_u32(rng);
-        const double value = inputs == PROBLEM_INTEGERS             ? (double)(word % 17) - 8
+        const double value = problem->inputs == PROBLEM_INTEGERS    ? (double)(word % 17) - 8
                              : matrix == A && problem->shape.pixels ? problem_pixel(word)
                                                                     : (double)word * 0x1p-31 - 1;
         dtype_set(problem->call.dtype, problem->host[matrix], i, value);
     }
+}
+
+static void fill(struct problem *problem, enum problem_inputs inputs, struct rng *rng) {
     problem->inputs = inputs;
+    fill_one(problem, A, rng);
+    fill_one(problem, B, rng);
 }
 
 /* The same inputs in every copy, and NaN in every C. */
@@ -273,8 +278,7 @@ enum status problem_check_all(struct problem *problem, size_t calls) {
 
 enum status problem_renew(struct problem *problem, uint64_t seed) {
     struct rng rng = rng_open(seed, RNG_TEST, PROBLEM_INTEGERS);
-    fill(problem, A, PROBLEM_INTEGERS, &rng);
-    fill(problem, B, PROBLEM_INTEGERS, &rng);
+    fill(problem, PROBLEM_INTEGERS, &rng);
     upload_inputs(problem);
     enum status status = STATUS_OK;
     for (int call = 0; call < 2 && !status; call++) {
@@ -292,8 +296,7 @@ enum status problem_verify(struct problem *problem, enum problem_inputs inputs, 
     struct checks checks;
     if (!open_checks(problem, &checks)) return status_set(STATUS_FAILED, "out of memory");
     struct rng rng = rng_open(seed, RNG_TEST, inputs);
-    fill(problem, A, inputs, &rng);
-    fill(problem, B, inputs, &rng);
+    fill(problem, inputs, &rng);
     enum status status = multiply_all(problem);
     if (!status)
         status = inputs == PROBLEM_INTEGERS ? check_integers(problem, &checks, &rng)

@@ -3,7 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CHAIN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CHAIN_CUH
 
-#include "kernels/cuda/persistent/look_ahead_output.cuh"
+#include "kernels/cuda/persistent/look_ahead_helpers.cuh"
 
 namespace persistent::look_ahead {
 

@@ -46,8 +46,8 @@ struct chain_loss : chain_stages {
         max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
         max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
 #pragma unroll
-        for (int j = 0; j < 3; j++) {
-            gradient[j] = __expf(z[j] - max); /* 0 if there is no such class; as exact as 1 is, in all */
+        for (int j = 0; j < 3; j++) { /* absolute errors, about 1e-7, are small: the sum is at least 1 */
+            gradient[j] = __expf(z[j] - max); /* 0 if there is no such class */
             if (!known || (c[j] == label && !isfinite(z[j]))) gradient[j] = NAN;
             sum += gradient[j];
         }

@@ -1,7 +1,7 @@
 /* One hidden layer, look-ahead: the helper warps of the chain. Beside the main warps they update W2 and both
    biases, send dZ to the workers, and copy the Gram matrices. See look_ahead.cu. */
-#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_OUTPUT_CUH
-#define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_OUTPUT_CUH
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_HELPERS_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_HELPERS_CUH
 
 #include "kernels/cuda/persistent/look_ahead_loss.cuh"
 #include "kernels/cuda/tensor/bulk_copy.cuh"
