@@ -136,8 +136,9 @@ static inline struct gemm_call gemm_batch_item(const struct gemm_call *call,
 }
 
 /* How float32 matrices are multiplied. The user requests all but the first by name. GEMM_TF32 rounds the
-   operands to 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them as bfloat16
-   (7 bits) and calls with GEMM_BF16; with GEMM_MIXED_F16 as half precision (10 bits), with GEMM_F16. */
+   operands to 10 bits of mantissa, or to more, inside the call. With GEMM_MIXED_BF16 the caller stores them
+   as bfloat16 (7 bits) and calls with GEMM_BF16; with GEMM_MIXED_F16 as half precision (10 bits), with
+   GEMM_F16. */
 enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16, GEMM_MIXED_F16 };
 
 /* Are elements of this type of 16 bits, with float32 sums, biases and bias gradients? */

@@ -1,4 +1,5 @@
-/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): its errors are not larger than those of SGEMM. */
+/* float32 GEMM on the tensor cores (kernels/cuda/tensor/): its errors are not larger than those of SGEMM, or
+   with precision tf32 much smaller than those of TF32. */
 #include "tests/gpu.h"
 
 #include <math.h>
@@ -202,6 +203,31 @@ static bool is_right(enum family family, size_t product, const struct errors *ow
     return own->rms <= sgemm->rms && own->most <= most;
 }
 
+static bool is_tested(enum family family, size_t product) {
+    return family != PIXELS || products[product].k % 784 == 0 || products[product].m % 784 == 0;
+}
+
+/* The errors of both methods; `own` must give the same bits again. */
+static void compare(struct compute *own, struct compute *library, enum family family, size_t product,
+                    struct errors errors[2]) {
+    struct problem problem;
+    problem_open(&problem, family, product);
+    multiply(own, &problem, problem.c[0]);
+    multiply(own, &problem, problem.c[1]);
+    assert_memory_equal(problem.c[0], problem.c[1], problem.m * WIDE * sizeof(float));
+    multiply(library, &problem, problem.c[1]);
+    errors_of(&problem, family, errors);
+    problem_close(&problem);
+}
+
+static void show(enum family family, size_t product, const char *method, const struct errors errors[2],
+                 bool right) {
+    print_message("%-24s %s %s k = %4zu: rms %.3f max %.2f bias %+.2f; cuBLAS %.3f %.2f %+.2f%s\n",
+                  family_names[family], method, gemm_op_name(products[product].op), products[product].k,
+                  errors[0].rms, errors[0].most, errors[0].bias, errors[1].rms, errors[1].most,
+                  errors[1].bias, right ? "" : "  WRONG");
+}
+
 static void errors_are_those_of_float32(void **state) {
     (void)state;
     static const char *const options[] = {"tensor=always", "tensor=bf16x6"};
@@ -212,30 +238,47 @@ static void errors_are_those_of_float32(void **state) {
     gpu_open(&library, "cublas", &(struct compute_options){.threads = 2});
     for (size_t i = 0; i < FAMILIES * PRODUCTS; i += support_stride() < 5 ? support_stride() : 5) {
         const enum family family = (enum family)(i / PRODUCTS);
-        if (family == PIXELS && products[i % PRODUCTS].k % 784 && products[i % PRODUCTS].m % 784) continue;
-        struct compute *const own = &methods[products[i % PRODUCTS].six];
-        struct problem problem;
+        const size_t product = i % PRODUCTS;
         struct errors errors[2] = {0};
-        problem_open(&problem, family, i % PRODUCTS);
-        multiply(own, &problem, problem.c[0]);
-        multiply(own, &problem, problem.c[1]);
-        assert_memory_equal(problem.c[0], problem.c[1], problem.m * WIDE * sizeof(float));
-        multiply(&library, &problem, problem.c[1]);
-        errors_of(&problem, family, errors);
-        const bool right = is_right(family, i % PRODUCTS, &errors[0], &errors[1]);
-        print_message("%-24s %s%s k = %4zu: rms %.3f max %.2f bias %+.2f; SGEMM %.3f %.2f %+.2f%s\n",
-                      family_names[family], products[i % PRODUCTS].six ? "bf16 x 6 " : "",
-                      gemm_op_name(problem.op), problem.k, errors[0].rms, errors[0].most, errors[0].bias,
-                      errors[1].rms, errors[1].most, errors[1].bias, right ? "" : "  WRONG");
+        if (!is_tested(family, product)) continue;
+        compare(&methods[products[product].six], &library, family, product, errors);
+        const bool right = is_right(family, product, &errors[0], &errors[1]);
+        show(family, product, options[products[product].six], errors, right);
         passes = passes && right;
-        problem_close(&problem);
     }
     assert_true(passes);
     for (int i = 0; i < 2; i++) compute_close(&methods[i]);
     compute_close(&library);
 }
 
+/* Two bfloat16 keep 16 bits of an operand, where TF32 keeps 11: about a 32nd of its error. */
+static void errors_are_smaller_than_those_of_tf32(void **state) {
+    (void)state;
+    struct compute own, library;
+    bool passes = true;
+    gpu_tensor_needed();
+    gpu_open(&own, "cuda-tuned",
+             &(struct compute_options){.threads = 2, .options = "tensor=bf16x6", .precision = GEMM_TF32});
+    gpu_open(&library, "cublas", &(struct compute_options){.threads = 2, .precision = GEMM_TF32});
+    for (size_t i = 0; i < FAMILIES * PRODUCTS; i += support_stride() < 5 ? support_stride() : 5) {
+        const enum family family = (enum family)(i / PRODUCTS);
+        const size_t product = i % PRODUCTS;
+        struct errors errors[2] = {0};
+        if (!products[product].six || !is_tested(family, product)) continue;
+        compare(&own, &library, family, product, errors);
+        const bool right = errors[0].rms <= errors[1].rms / 8;
+        show(family, product, "tf32", errors, right);
+        passes = passes && right;
+    }
+    assert_true(passes);
+    compute_close(&own);
+    compute_close(&library);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(errors_are_those_of_float32)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_are_those_of_float32),
+        cmocka_unit_test(errors_are_smaller_than_those_of_tf32),
+    };
     return cmocka_run_group_tests_name("gpu tensor errors", tests, NULL, NULL);
 }

@@ -8,13 +8,14 @@
 /* Numbers of shapes; no multiples of 3, so that each shape occurs with each beta. */
 enum { LARGE = 4, MEDIUM = 7 };
 
-static void open_tensor(struct compute *compute, const char *option) {
-    gpu_open(compute, "cuda-tuned", &(struct compute_options){.threads = 2, .options = option});
+static void open_tensor(struct compute *compute, const char *option, enum gemm_precision precision) {
+    gpu_open(compute, "cuda-tuned",
+             &(struct compute_options){.threads = 2, .options = option, .precision = precision});
 }
 
-static void check_list(const char *option) {
+static void check_list(const char *option, enum gemm_precision precision) {
     struct compute compute;
-    open_tensor(&compute, option);
+    open_tensor(&compute, option, precision);
     for (size_t i = 0; i < verify_case_count(); i += 5 * support_stride()) {
         const struct verify_case test = verify_case_at(i);
         if (test.dtype == GEMM_F32) assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
@@ -24,12 +25,17 @@ static void check_list(const char *option) {
 
 static void the_list_is_right(void **state) {
     (void)state;
-    check_list("tensor=always");
+    check_list("tensor=always", GEMM_TRUE);
 }
 
 static void the_list_is_right_by_six_products(void **state) {
     (void)state;
-    check_list("tensor=bf16x6");
+    check_list("tensor=bf16x6", GEMM_TRUE);
+}
+
+static void the_list_is_right_by_three_products(void **state) {
+    (void)state;
+    check_list("tensor=bf16x6", GEMM_TF32);
 }
 
 static size_t case_count(size_t shapes) {
@@ -57,9 +63,10 @@ static struct verify_case shape_case(const size_t (*shapes)[3], size_t count, si
 
 /* Several tiles, clusters and bands, which the list is too small for, with everything that a call
    can have. */
-static void check_shapes(const char *option, const size_t (*shapes)[3], size_t count) {
+static void check_shapes(const char *option, enum gemm_precision precision, const size_t (*shapes)[3],
+                         size_t count) {
     struct compute compute;
-    open_tensor(&compute, option);
+    open_tensor(&compute, option, precision);
     for (size_t i = 0; i < case_count(count); i += support_stride() < 23 ? support_stride() : 23) {
         struct verify_case test = shape_case(shapes, count, i);
         assert_status(verify_gemm(&compute, &test, NULL), STATUS_OK);
@@ -78,7 +85,7 @@ static void check_shapes(const char *option, const size_t (*shapes)[3], size_t c
 static void large_shapes_are_right(void **state) {
     (void)state;
     check_shapes(
-        "tensor=always",
+        "tensor=always", GEMM_TRUE,
         (const size_t[LARGE][3]){{1030, 520, 1100}, {784, 2048, 300}, {129, 2500, 65}, {2048, 640, 257}},
         LARGE);
 }
@@ -92,7 +99,12 @@ static const size_t medium_shapes[MEDIUM][3] = {{1300, 1028, 100}, {384, 1044, 3
 
 static void medium_shapes_are_right_by_six_products(void **state) {
     (void)state;
-    check_shapes("tensor=bf16x6", medium_shapes, MEDIUM);
+    check_shapes("tensor=bf16x6", GEMM_TRUE, medium_shapes, MEDIUM);
+}
+
+static void medium_shapes_are_right_by_three_products(void **state) {
+    (void)state;
+    check_shapes("tensor=bf16x6", GEMM_TF32, medium_shapes, MEDIUM);
 }
 
 static size_t kernels_of(struct compute *compute, const struct verify_case *test, struct gemm_kernel *list) {
@@ -109,30 +121,37 @@ static size_t kernels_of(struct compute *compute, const struct verify_case *test
     return compute_kernels(compute, &call, list, 4);
 }
 
-/* Otherwise the test of medium shapes would check another kernel. */
-static void medium_shapes_take_six_products(void **state) {
-    (void)state;
+/* Otherwise the tests of medium shapes would check another kernel. */
+static void medium_shapes_take(enum gemm_precision precision, const char *kernel) {
     struct compute compute;
     struct gemm_kernel list[4] = {0};
     size_t taken[MEDIUM][3] = {0};
-    gpu_tensor_needed();
-    open_tensor(&compute, "tensor=bf16x6");
+    open_tensor(&compute, "tensor=bf16x6", precision);
     for (size_t i = 0; i < case_count(MEDIUM); i++) {
         const struct verify_case test = shape_case(medium_shapes, MEDIUM, i);
         const bool one = kernels_of(&compute, &test, list) == 1;
-        taken[i % MEDIUM][test.op] += one && strcmp(list[0].name, "bf16x6_kernel") == 0;
+        taken[i % MEDIUM][test.op] += one && strcmp(list[0].name, kernel) == 0;
     }
     for (size_t i = 0; i < MEDIUM; i++)
         for (int op = GEMM_NN; op <= GEMM_NT; op++) assert_true(taken[i][op] > 0);
     compute_close(&compute);
 }
 
+static void medium_shapes_take_six_products(void **state) {
+    (void)state;
+    gpu_tensor_needed();
+    medium_shapes_take(GEMM_TRUE, "bf16x6_kernel");
+    medium_shapes_take(GEMM_TF32, "bf16x3_kernel"); /* three, with tf32 */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_list_is_right),
         cmocka_unit_test(the_list_is_right_by_six_products),
+        cmocka_unit_test(the_list_is_right_by_three_products),
         cmocka_unit_test(large_shapes_are_right),
         cmocka_unit_test(medium_shapes_are_right_by_six_products),
+        cmocka_unit_test(medium_shapes_are_right_by_three_products),
         cmocka_unit_test(medium_shapes_take_six_products),
     };
     return cmocka_run_group_tests_name("gpu tensor shapes", tests, NULL, NULL);

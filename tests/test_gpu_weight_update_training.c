@@ -7,10 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* float32: by six bf16 products, however small the product. */
+/* float32: by six bf16 products, however small the product, and tf32 by three. */
 static const char *const precisions[] = {"backend=cuda-tuned precision=bf16",
-                                         "backend=cuda-tuned:tensor=bf16x6 precision=f32"};
-enum { PRECISIONS = 2 };
+                                         "backend=cuda-tuned:tensor=bf16x6 precision=f32",
+                                         "backend=cuda-tuned:tensor=bf16x6 precision=tf32"};
+enum { PRECISIONS = 3 };
 
 static bool updates(struct bench *bench) {
     const bool rounded = bench->trainer.mlp.activation_dtype != GEMM_F32;
@@ -54,7 +55,16 @@ static const char *const recipes[] = {
     "optimizer=adam lr=0.001 precision=fp16",
     "layers=784-72-80-88-96-104-112-120-128-136-144-152-10 momentum=0.9 lr=0.01",
     "layers=784-520-512-10 batch-size=160 optimizer=adamw lr=0.001 weight-decay=0.1"};
-enum { RECIPES = 6, TRAININGS = RECIPES + 2 }; /* float32 is updated by sgd alone */
+/* All of them in bf16; the first two, by sgd, in float32 and tf32. */
+enum { RECIPES = 6, SGD = 2, TRAININGS = RECIPES + 2 * SGD };
+
+static const char *recipe_of(size_t i) {
+    return recipes[i < RECIPES ? i : (i - RECIPES) % SGD];
+}
+
+static const char *precision_of(size_t i) {
+    return precisions[i < RECIPES ? 0 : 1 + (i - RECIPES) / SGD];
+}
 
 /* Engines eager and graph, and audits, for which gradients are stored. */
 static void every_engine_has_the_same_bits(void **state) {
@@ -63,7 +73,7 @@ static void every_engine_has_the_same_bits(void **state) {
                                        "engine=eager audit=all"};
     gpu_tensor_needed();
     for (size_t i = 0; i < TRAININGS; i += support_every(3)) {
-        const char *const recipe = recipes[i % RECIPES], *const precision = precisions[i / RECIPES];
+        const char *const recipe = recipe_of(i), *const precision = precision_of(i);
         double *ends[3];
         size_t bytes = 0;
         for (int way = 0; way < 3; way++) {
@@ -117,7 +127,7 @@ static void resumed_training_has_the_same_bits(void **state) {
     gpu_tensor_needed();
     snprintf(path, sizeof path, "%s", support_path("updated.safetensors"));
     for (size_t i = 0; i < TRAININGS; i += support_every(3)) {
-        const char *const recipe = recipes[i % RECIPES], *const precision = precisions[i / RECIPES];
+        const char *const recipe = recipe_of(i), *const precision = precision_of(i);
         struct bench whole, first, second;
         struct run_summary summary;
         struct checkpoint checkpoint;
@@ -173,7 +183,7 @@ static void only_where_no_gradient_is_needed(void **state) {
     static const struct {
         const char *recipe;
         bool hidden[PRECISIONS];
-    } cases[] = {{"", {true, true}},          {"optimizer=adamw lr=0.001", {true, false}},
+    } cases[] = {{"", {true, true, true}},    {"optimizer=adamw lr=0.001", {true, false, false}},
                  {.recipe = "clip-norm=1"},   {.recipe = "max-norm=2"},
                  {.recipe = "ema-decay=0.9"}, {.recipe = "adversarial=0.1"},
                  {.recipe = "audit=all"}};

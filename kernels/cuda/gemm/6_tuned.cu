@@ -26,7 +26,7 @@ enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER, TENSOR_BF16X6 };
 static const struct gemm_option tuned_options[] = {
     {"tensor", "auto|always|never|bf16x6", "auto",
      "own kernels on tensor cores of compute capability 9.0, for true float32, bf16 and fp16: where they "
-     "are faster, always, or never; bf16x6: always, for float32, the one for medium batches"},
+     "are faster, always, or never; bf16x6: always, for float32 and tf32, the one for medium batches"},
     {}};
 
 static void tuned_destroy(void *opaque) {
@@ -66,7 +66,9 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
         reduction_open(&context->reduction, &context->fault) &&
         float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
     if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction, &context->later);
-    if (open) bf16x6_workspace_open(&context->bf16x6, context->processors, &context->reduction);
+    if (open)
+        bf16x6_workspace_open(&context->bf16x6, setup->precision == GEMM_TF32 ? 2 : 3, context->processors,
+                              &context->reduction);
     if (open) context->output_open = bf16_output_open();
     if (open) context->large_output_open = large_output_open(&context->large_output);
     if (open) context->float32_output_blocks = float32_output_blocks();
@@ -106,14 +108,15 @@ static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm
             (context->tensor_cores == TENSOR_AUTO && bf16_pays(&context->bf16, call)));
 }
 
+/* With TF32 three. */
 static bool six_products_open(const tuned_context *context) {
-    return context->precision == GEMM_TRUE && context->bf16x6.open &&
+    return (context->precision == GEMM_TRUE || context->precision == GEMM_TF32) && context->bf16x6.open &&
            (context->tensor_cores == TENSOR_BF16X6 || context->tensor_cores == TENSOR_AUTO);
 }
 
 static bool by_six_products(const tuned_context *context, const struct gemm_call *call) {
     return six_products_open(context) && bf16x6_supports(&context->bf16x6, call) &&
-           (context->tensor_cores == TENSOR_BF16X6 || bf16x6_pays(call));
+           (context->tensor_cores == TENSOR_BF16X6 || bf16x6_pays(&context->bf16x6, call));
 }
 
 static bool by_gradient_kernel(const tuned_context *context) {
@@ -280,6 +283,8 @@ static void tuned_describe(void *opaque, char *text, size_t size) {
     const char *tensor = "";
     if (context->tensor_cores != TENSOR_NEVER && context->float32.open && context->precision == GEMM_TRUE)
         tensor = " and, on tensor cores, medium and large float32 ones";
+    if (six_products_open(context) && context->precision == GEMM_TF32)
+        tensor = " and, as two bfloat16 an operand, medium ones";
     if (context->tensor_cores != TENSOR_NEVER && context->bf16.open) {
         if (context->precision == GEMM_MIXED_BF16) tensor = " and, on tensor cores, bfloat16 ones";
         if (context->precision == GEMM_MIXED_F16) tensor = " and, on tensor cores, half-precision ones";

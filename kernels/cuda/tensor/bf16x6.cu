@@ -6,12 +6,13 @@
 #include "kernels/cuda/ops/same_rule.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
-void bf16x6_workspace_open(struct bf16x6_workspace *workspace, int processors,
+void bf16x6_workspace_open(struct bf16x6_workspace *workspace, unsigned planes, int processors,
                            const struct cuda_reduction *reduction) {
-    *workspace = {.open = tensor_map_open() && bf16x6_open(), .reduction = *reduction};
+    *workspace = {
+        .open = tensor_map_open() && bf16x6_open(planes), .planes = planes, .reduction = *reduction};
     workspace->clusters[1] = (unsigned)processors;
     for (unsigned blocks = 2; workspace->open && blocks <= BF16X6_MOST_PARTS; blocks++)
-        workspace->clusters[blocks] = blocks == 6 || blocks == 7 ? 0 : bf16x6_clusters(blocks);
+        workspace->clusters[blocks] = blocks == 6 || blocks == 7 ? 0 : bf16x6_clusters(planes, blocks);
 }
 
 /* --- which calls --- */
@@ -57,10 +58,12 @@ bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *up
 }
 
 /* Measured on an H100, in training steps of batches of 128 to 1024. The smallest dimension is mostly the
-   batch. The planes of float32.cu, which take half as many products, are faster for others. */
-bool bf16x6_pays(const struct gemm_call *call) {
-    const size_t least = 64, batch = 512;
-    const double fewest = 3e7, few = 1.2e9, most = 2.7e9; /* multiplications */
+   batch. For others the planes of float32.cu, which take half as many products, are faster, and for TF32
+   cuBLAS. */
+bool bf16x6_pays(const struct bf16x6_workspace *workspace, const struct gemm_call *call) {
+    const bool six = workspace->planes == 3;
+    const size_t least = 64, batch = six ? 512 : 256;
+    const double fewest = 3e7, few = six ? 1.2e9 : 4e8, most = six ? 2.7e9 : 1.3e9; /* multiplications */
     const double all = (double)call->m * (double)call->n * (double)call->k;
     const bool small = call->m <= batch || call->n <= batch || call->k <= batch;
     return call->m >= least && call->n >= least && call->k >= least && all >= fewest &&
@@ -74,7 +77,8 @@ bool bf16x6_pays(const struct gemm_call *call) {
    fewer; one with narrow ones waits for its instructions, and so does the product after it. */
 static void plan(bf16x6_product &p, const struct bf16x6_workspace &workspace, const gemm_call &call) {
     const unsigned start = 2500, exchange = 2000, share = 4000; /* cycles */
-    const unsigned widths[] = {BF16X6_COLUMNS, BF16X6_WIDE}, stage[] = {1600, 1900}, code[] = {3000, 0};
+    const unsigned widths[] = {BF16X6_COLUMNS, BF16X6_WIDE}, code[] = {3000, 0}, six[] = {1600, 1900},
+                   three[] = {1200, 1400}, *const stage = workspace.planes == 3 ? six : three;
     const unsigned stages = blocks_for(call.k, BF16X6_K);
     const bool fewer = blocks_for(call.n, BF16X6_WIDE) < blocks_for(call.n, BF16X6_COLUMNS);
     double best = 1e30;
@@ -137,7 +141,7 @@ void bf16x6_gemm(const struct bf16x6_workspace *workspace, const struct gemm_cal
     if (call->op == GEMM_TN) p.early = false; /* the kernel reads A as early as B */
     if (!launcher.describe) map_all(p, *call, launcher.fault);
     if (!launcher.fault->message[0])
-        bf16x6_launch(call->op, p, sink<float>(*call), slope<float>(*call), launcher);
+        bf16x6_launch(workspace->planes, call->op, p, sink<float>(*call), slope<float>(*call), launcher);
 }
 
 /* --- weight gradients that update their weights --- */
@@ -207,6 +211,7 @@ size_t bf16x6_update(const struct bf16x6_workspace *workspace, const struct gemm
            add_update(all, *workspace, calls[i], updates[i].rule, launcher.fault))
         i++;
     all.clusters = all.tiles && (all.parts > 1 || all.tiles < processors) ? all.tiles : processors;
-    if (!launcher.fault->message[0]) bf16x6_launch_update(all, slope<float>(*calls), launcher);
+    if (!launcher.fault->message[0])
+        bf16x6_launch_update(workspace->planes, all, slope<float>(*calls), launcher);
     return i;
 }

@@ -1,7 +1,7 @@
 /* float32 GEMM by six bf16 products on the tensor cores, for medium batches: docs/tensor-cores.md. It keeps
    nothing between calls: operands are split into three bf16 planes on the way to the tensor cores. For few
-   tiles of C it splits k over a cluster (split-K): each thread block of the cluster sums one part of k. It
-   needs compute capability 9.0. */
+   tiles of C it splits k over a cluster (split-K): each thread block of the cluster sums one part of k. With
+   --precision tf32 it takes two planes and three products. It needs compute capability 9.0. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16X6_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16X6_CUH
 
@@ -74,26 +74,28 @@ static_assert(sizeof(bf16x6_gradients) + sizeof(slope<float>) <= 4096); /* param
 
 struct bf16x6_workspace {
     bool open;                                /* this GPU can run the kernels */
+    unsigned planes;                          /* of an operand: 3, or 2 for TF32 */
     unsigned clusters[BF16X6_MOST_PARTS + 1]; /* [b]: of b blocks that can be resident at the same time */
     struct cuda_reduction reduction;
 };
 
 /* bf16x6_wgmma.cu */
-bool bf16x6_open(void);
-unsigned bf16x6_clusters(unsigned blocks);
-void bf16x6_launch(enum gemm_op op, const bf16x6_product &product, const sink<float> &out,
+bool bf16x6_open(unsigned planes);
+unsigned bf16x6_clusters(unsigned planes, unsigned blocks);
+void bf16x6_launch(unsigned planes, enum gemm_op op, const bf16x6_product &product, const sink<float> &out,
                    const slope<float> &back, cuda_launcher &launcher);
-void bf16x6_launch_update(const bf16x6_gradients &all, const slope<float> &none, cuda_launcher &launcher);
+void bf16x6_launch_update(unsigned planes, const bf16x6_gradients &all, const slope<float> &none,
+                          cuda_launcher &launcher);
 
 /* bf16x6.cu */
-void bf16x6_workspace_open(struct bf16x6_workspace *workspace, int processors,
+void bf16x6_workspace_open(struct bf16x6_workspace *workspace, unsigned planes, int processors,
                            const struct cuda_reduction *reduction);
 
 /* Can bf16x6_gemm run this call, with its epilogue? */
 bool bf16x6_supports(const struct bf16x6_workspace *workspace, const struct gemm_call *call);
 
 /* Is it faster than cuBLAS and float32_gemm for this call? */
-bool bf16x6_pays(const struct gemm_call *call);
+bool bf16x6_pays(const struct bf16x6_workspace *workspace, const struct gemm_call *call);
 
 /* Can it do this update, for a call that it takes, or one with k == 0? */
 bool bf16x6_updates(const struct gemm_call *call, const struct weight_update *update);

@@ -18,13 +18,13 @@ static const unsigned WARP_SUMS_AT = 512, AREAS_AT = 3072;
 static_assert(BARRIERS * sizeof(uint64_t) <= WARP_SUMS_AT &&
               WARP_SUMS_AT + WARPS * BF16X6_WIDE * sizeof(float) <= AREAS_AT);
 
-/* The variants of the kernel. A_T: A is transposed (TN). B_BY_K: memory has a row of B for each k (NN, TN);
+/* The variants of the kernel. PLANES: of an operand. A_T: A is transposed (TN). B_BY_K: memory has a row of B for each k (NN, TN);
    otherwise one for each column of op(B) (NT). ARRAYS: how many a weight gradient updates. W: columns of a
    tile. */
-template <bool A_T_, bool B_BY_K_, int ARRAYS_, unsigned W_> struct variant {
+template <unsigned PLANES_, bool A_T_, bool B_BY_K_, int ARRAYS_, unsigned W_> struct variant {
     static constexpr bool A_T = A_T_, B_BY_K = B_BY_K_;
     static constexpr int ARRAYS = ARRAYS_;
-    static constexpr unsigned W = W_;
+    static constexpr unsigned PLANES = PLANES_, W = W_;
 
     /* Of a thread, two warpgroups of consumers and two others: together 512. */
     static constexpr bool MORE = A_T || W > BF16X6_COLUMNS;
@@ -41,8 +41,9 @@ template <bool A_T_, bool B_BY_K_, int ARRAYS_, unsigned W_> struct variant {
        With k along its columns, B is copied in boxes of 32 columns. */
     static constexpr unsigned A_BYTES = BF16X6_ROWS * K * 4, B_COLUMNS = B_BY_K ? (W + 31) / 32 * 32 : W,
                               B_BYTES = B_COLUMNS * K * 4, STAGE_BYTES = A_BYTES + B_BYTES;
-    static constexpr unsigned PLANES_AT = AREAS_AT + WARPS * AREA_BYTES<ARRAYS, W>,
-                              STAGES_AT = PLANES_AT + PLANE_STAGES * PLANES_BYTES<W>,
+    static constexpr unsigned PLANES_BYTES = PLANES * PLANE_BYTES<W>,
+                              PLANES_AT = AREAS_AT + WARPS * AREA_BYTES<ARRAYS, W>,
+                              STAGES_AT = PLANES_AT + PLANE_STAGES * PLANES_BYTES,
                               SHARED_BYTES = STAGES_AT + STAGES * STAGE_BYTES;
     static_assert(STAGES_AT % 1024 == 0 && SHARED_BYTES <= 227 << 10);
 };

@@ -4,6 +4,7 @@
               ones first, leave out what is below the rounding of float32. Tensor cores truncate their sums:
               every 64 of k they are added to float32 registers. No operand needs another range, a scale or a
               pass of its own.
+   TF32       the first two of the three, with three products: 16 bits of significand, where TF32 has 11.
    Pipeline   one thread copies 64 of k of A and B to a ring buffer (tensor maps); four warps, or seven if
               tiles have 72 columns, split B into planes in shared memory; two warpgroups split A on the way
               to registers, and multiply 64 x 64 (or 64 x 72) each, in turns: while the tensor cores have a
@@ -90,15 +91,15 @@ static __device__ void split_all(const P &p, char *shared, const barriers &ring,
     all.each([&](auto, bool) {
         for (unsigned k = all.first; k < all.end; k++, use.next(), to.next()) {
             const char *const tile = shared + V::STAGES_AT + use.stage * V::STAGE_BYTES + V::A_BYTES;
-            char *const planes = shared + V::PLANES_AT + to.stage * PLANES_BYTES<V::W>;
+            char *const planes = shared + V::PLANES_AT + to.stage * V::PLANES_BYTES;
             mbarrier_wait(ring.b_full + use.stage, use.round);
             if (to.round) mbarrier_wait(ring.multiplied + to.stage, to.round - 1);
             if constexpr (!V::B_BY_K)
-                split_b_by_columns<V::W>(planes, tile, warp, V::SPLITTERS, lane);
+                split_b_by_columns<V::PLANES, V::W>(planes, tile, warp, V::SPLITTERS, lane);
             else if constexpr (V::W == BF16X6_WIDE)
-                split_b_by_k_wide(planes, tile, warp, V::SPLITTERS, lane);
+                split_b_by_k_wide<V::PLANES>(planes, tile, warp, V::SPLITTERS, lane);
             else
-                split_b_by_k<V::A_T>(planes, tile, warp, lane);
+                split_b_by_k<V::PLANES, V::A_T>(planes, tile, warp, lane);
             wgmma_written();
             warp_arrives(ring.split + to.stage);
             warp_arrives(ring.empty + use.stage);
@@ -107,6 +108,7 @@ static __device__ void split_all(const P &p, char *shared, const barriers &ring,
 }
 
 template <typename V> struct consumer {
+    typedef bf16x6::fragments<V::PLANES> fragments;
     const barriers &ring;
     char *shared;
     const unsigned group, lane, row; /* row: of the tile, the first of this thread */
@@ -151,17 +153,19 @@ template <typename V> struct consumer {
     }
 
     __device__ void multiply(float (&part)[V::W / 2], const fragments &a) const {
-        const char *const b = shared + V::PLANES_AT + of_b.stage * PLANES_BYTES<V::W>;
+        const char *const b = shared + V::PLANES_AT + of_b.stage * V::PLANES_BYTES;
         constexpr unsigned planes[6][2] = {{2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}, {0, 0}}; /* 0: high */
+        constexpr unsigned first = V::PLANES == 3 ? 0 : 3;
         mbarrier_wait(ring.split + of_b.stage, of_b.round);
         await_turn();
         wgmma_fence();
 #pragma unroll
-        for (unsigned x = 0; x < 6; x++)
+        for (unsigned x = first; x < 6; x++)
 #pragma unroll
             for (unsigned step = 0; step < STEPS; step++)
                 wgmma_registers<V::B_BY_K>(part, a.of[planes[x][0]][step],
-                                           descriptor(b + planes[x][1] * PLANE_BYTES<V::W>, step), x || step);
+                                           descriptor(b + planes[x][1] * PLANE_BYTES<V::W>, step),
+                                           x > first || step);
         wgmma_commit();
         pass_turn();
     }
@@ -235,7 +239,7 @@ static __device__ void consume(const P &launch, const S &out, const slope<float>
     weight_updater<V::ARRAYS> updater(launch, area, ring.weights + warp * WEIGHT_BOXES);
     place tile = {0, none}; /* of the sums, which are stored while the next tile is multiplied */
     float sums[V::W / 2];
-    fragments even, odd;
+    typename consumer<V>::fragments even, odd;
     const auto writer_of = [&](place tile) {
         const auto &p = product_of(launch, tile.number);
         return writer{p,
@@ -316,22 +320,22 @@ static __device__ void run(const P &p, const S &out, const slope<float> &back) {
     }
 }
 
-template <bool A_T, bool B_BY_K, unsigned W>
+template <unsigned PLANES, bool A_T, bool B_BY_K, unsigned W>
 __global__ void __launch_bounds__(THREADS, 1)
     bf16x6_kernel(const __grid_constant__ bf16x6_product p, const __grid_constant__ sink<float> out,
                   const __grid_constant__ slope<float> back) {
 #ifdef HAVE_WGMMA
-    run<variant<A_T, B_BY_K, 0, W>>(p, out, back);
+    run<variant<PLANES, A_T, B_BY_K, 0, W>>(p, out, back);
 #endif
 }
 
 /* Weight gradients that update their weights. */
-template <int ARRAYS>
+template <unsigned PLANES, int ARRAYS>
 __global__ void __launch_bounds__(THREADS, 1)
     bf16x6_update_kernel(const __grid_constant__ bf16x6_gradients all,
                          const __grid_constant__ slope<float> none) {
 #ifdef HAVE_WGMMA
-    run<variant<true, true, ARRAYS, BF16X6_COLUMNS>>(all, all, none);
+    run<variant<PLANES, true, true, ARRAYS, BF16X6_COLUMNS>>(all, all, none);
 #endif
 }
 
@@ -346,19 +350,30 @@ template <typename F> struct launchable {
     unsigned bytes;
 };
 
-template <bool A_T, bool B_BY_K, unsigned W>
-constexpr launchable<kernel> LAUNCHABLE = {bf16x6_kernel<A_T, B_BY_K, W>,
-                                           variant<A_T, B_BY_K, 0, W>::SHARED_BYTES};
+template <unsigned PLANES, bool A_T, bool B_BY_K, unsigned W>
+constexpr launchable<kernel> LAUNCHABLE = {bf16x6_kernel<PLANES, A_T, B_BY_K, W>,
+                                           variant<PLANES, A_T, B_BY_K, 0, W>::SHARED_BYTES};
 
-static launchable<kernel> kernel_of(enum gemm_op op, bool wide) {
-    if (op == GEMM_TN) return LAUNCHABLE<true, true, BF16X6_COLUMNS>;
+template <unsigned PLANES> static launchable<kernel> kernel_of(enum gemm_op op, bool wide) {
+    constexpr unsigned NARROW = BF16X6_COLUMNS, WIDE = BF16X6_WIDE;
+    if (op == GEMM_TN) return LAUNCHABLE<PLANES, true, true, NARROW>;
     if (op == GEMM_NN)
-        return wide ? LAUNCHABLE<false, true, BF16X6_WIDE> : LAUNCHABLE<false, true, BF16X6_COLUMNS>;
-    return wide ? LAUNCHABLE<false, false, BF16X6_WIDE> : LAUNCHABLE<false, false, BF16X6_COLUMNS>;
+        return wide ? LAUNCHABLE<PLANES, false, true, WIDE> : LAUNCHABLE<PLANES, false, true, NARROW>;
+    return wide ? LAUNCHABLE<PLANES, false, false, WIDE> : LAUNCHABLE<PLANES, false, false, NARROW>;
 }
 
-template <int ARRAYS> static launchable<update_kernel> update_kernel_of() {
-    return {bf16x6_update_kernel<ARRAYS>, variant<true, true, ARRAYS, BF16X6_COLUMNS>::SHARED_BYTES};
+static launchable<kernel> kernel_of(unsigned planes, enum gemm_op op, bool wide) {
+    return planes == 3 ? kernel_of<3>(op, wide) : kernel_of<2>(op, wide);
+}
+
+template <unsigned PLANES, int ARRAYS> static launchable<update_kernel> update_kernel_of() {
+    return {bf16x6_update_kernel<PLANES, ARRAYS>,
+            variant<PLANES, true, true, ARRAYS, BF16X6_COLUMNS>::SHARED_BYTES};
+}
+
+static launchable<update_kernel> update_kernel_of(unsigned planes, bool velocities) {
+    if (velocities) return planes == 3 ? update_kernel_of<3, 2>() : update_kernel_of<2, 2>();
+    return planes == 3 ? update_kernel_of<3, 1>() : update_kernel_of<2, 1>();
 }
 
 template <typename F> static bool usable(const launchable<F> &one) {
@@ -367,29 +382,31 @@ template <typename F> static bool usable(const launchable<F> &one) {
 
 } // namespace bf16x6
 
-bool bf16x6_open(void) {
+bool bf16x6_open(unsigned planes) {
     using namespace bf16x6;
     for (int op = GEMM_NN; op <= GEMM_NT; op++)
-        if (!usable(kernel_of((enum gemm_op)op, false)) || !usable(kernel_of((enum gemm_op)op, true)))
+        if (!usable(kernel_of(planes, (enum gemm_op)op, false)) ||
+            !usable(kernel_of(planes, (enum gemm_op)op, true)))
             return false;
-    return usable(update_kernel_of<1>()) && usable(update_kernel_of<2>());
+    return usable(update_kernel_of(planes, false)) && usable(update_kernel_of(planes, true));
 }
 
-unsigned bf16x6_clusters(unsigned blocks) {
-    const auto one = bf16x6::kernel_of(GEMM_NN, false);
+unsigned bf16x6_clusters(unsigned planes, unsigned blocks) {
+    const auto one = bf16x6::kernel_of(planes, GEMM_NN, false);
     return clusters_that_fit((const void *)one.function, blocks, bf16x6::THREADS, one.bytes);
 }
 
-void bf16x6_launch(enum gemm_op op, const bf16x6_product &p, const sink<float> &out, const slope<float> &back,
-                   cuda_launcher &launcher) {
-    const auto one = bf16x6::kernel_of(op, p.width == BF16X6_WIDE);
-    launch_dependent(launcher, "bf16x6_kernel", one.function, dim3(p.clusters * p.parts), bf16x6::THREADS,
-                     one.bytes, p.parts, p, out, back);
+void bf16x6_launch(unsigned planes, enum gemm_op op, const bf16x6_product &p, const sink<float> &out,
+                   const slope<float> &back, cuda_launcher &launcher) {
+    const auto one = bf16x6::kernel_of(planes, op, p.width == BF16X6_WIDE);
+    launch_dependent(launcher, planes == 3 ? "bf16x6_kernel" : "bf16x3_kernel", one.function,
+                     dim3(p.clusters * p.parts), bf16x6::THREADS, one.bytes, p.parts, p, out, back);
 }
 
-void bf16x6_launch_update(const bf16x6_gradients &all, const slope<float> &none, cuda_launcher &launcher) {
+void bf16x6_launch_update(unsigned planes, const bf16x6_gradients &all, const slope<float> &none,
+                          cuda_launcher &launcher) {
     const bool velocities = all.count ? all.list[0].array[1] : all.rest[0].array[1];
-    const auto one = velocities ? bf16x6::update_kernel_of<2>() : bf16x6::update_kernel_of<1>();
-    launch_dependent(launcher, "bf16x6_update_kernel", one.function, dim3(all.clusters * all.parts),
-                     bf16x6::THREADS, one.bytes, all.parts, all, none);
+    const auto one = bf16x6::update_kernel_of(planes, velocities);
+    launch_dependent(launcher, planes == 3 ? "bf16x6_update_kernel" : "bf16x3_update_kernel", one.function,
+                     dim3(all.clusters * all.parts), bf16x6::THREADS, one.bytes, all.parts, all, none);
 }
