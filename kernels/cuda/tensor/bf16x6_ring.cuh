@@ -18,9 +18,9 @@ static const unsigned WARP_SUMS_AT = 512, AREAS_AT = 3072;
 static_assert(BARRIERS * sizeof(uint64_t) <= WARP_SUMS_AT &&
               WARP_SUMS_AT + WARPS * BF16X6_WIDE * sizeof(float) <= AREAS_AT);
 
-/* The variants of the kernel. PLANES: of an operand. A_T: A is transposed (TN). B_BY_K: memory has a row of B for each k (NN, TN);
-   otherwise one for each column of op(B) (NT). ARRAYS: how many a weight gradient updates. W: columns of a
-   tile. */
+/* The variants of the kernel. PLANES: of an operand. A_T: A is transposed (TN). B_BY_K: memory has a row of
+   B for each k (NN, TN); otherwise one for each column of op(B) (NT). ARRAYS: how many a weight gradient
+   updates. W: columns of a tile. */
 template <unsigned PLANES_, bool A_T_, bool B_BY_K_, int ARRAYS_, unsigned W_> struct variant {
     static constexpr bool A_T = A_T_, B_BY_K = B_BY_K_;
     static constexpr int ARRAYS = ARRAYS_;

@@ -20,8 +20,8 @@ static const unsigned K = BF16X6_K, STEPS = K / 16, GROUP = 128; /* GROUP: threa
 static const unsigned LINE = 128;                                /* bytes of a row of a tile or plane */
 template <unsigned W> constexpr unsigned PLANE_BYTES = K *W * 2; /* W: columns of a tile */
 
-/* Two floats as pairs of bfloat16, the highest first. What is left for the lowest of three has at most 8 bits:
-   they are exact. Infinities and NaN become NaN. */
+/* Two floats as pairs of bfloat16, the highest first. What is left for the lowest of three has at most 8
+   bits: they are exact. Infinities and NaN become NaN. */
 template <unsigned PLANES> static __device__ void split(float x, float y, uint32_t (&of)[PLANES]) {
 #pragma unroll
     for (unsigned i = 0; i < 2; i++) {
