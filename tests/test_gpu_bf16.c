@@ -85,12 +85,13 @@ static void large_shapes_are_right(void **state) {
 }
 
 /* Thread blocks that take a second tile after an odd number of stores (192 columns are 3 parts of a row); and
-   wide tiles whose k several blocks share, whose sums must not reach what the backward epilogue has read; and
-   those of which 3 parts of a row, 8 rows of a warp and 16 or 24 of the last stage of k are inside. */
+   wide tiles whose k several blocks share, whose sums must not reach what the backward epilogue has read, and
+   of which only the last block has a stage of k that is not full; and those of which 3 parts of a row, 8 rows
+   of a warp and 16 or 24 of the last stage of k are inside. */
 static void turns_and_parts_are_right(void **state) {
     const struct kind *kind = *state;
     static const size_t shapes[][3] = {
-        {4096, 1536, 64}, {384, 2176, 4096}, {4104, 2240, 80}, {392, 2176, 1048}};
+        {4096, 1536, 64}, {384, 2176, 4120}, {4104, 2240, 80}, {392, 2176, 1048}};
     struct compute compute;
     open_tensor(kind, &compute, "tensor=always");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -119,34 +120,31 @@ static void short_batches_are_right(void **state) {
     check_list(kind, shapes, sizeof shapes / sizeof *shapes, ops, 2, 7);
 }
 
+/* A product of dense matrices. */
+static struct gemm_call dense(const struct kind *kind, enum gemm_op op, size_t m, size_t n, size_t k,
+                              const void *a, const void *b, void *c) {
+    return (struct gemm_call){.dtype = kind->dtype,
+                              .op = op,
+                              .m = m,
+                              .n = n,
+                              .k = k,
+                              .alpha = 1,
+                              .a = a,
+                              .lda = op == GEMM_TN ? m : k,
+                              .b = b,
+                              .ldb = op == GEMM_NT ? k : n,
+                              .c = c,
+                              .ldc = n};
+}
+
 /* C = A B, where a kernel that is issued just before writes A, with b_complete or, after waiting, without. */
 static void *early_product(const struct kind *kind, struct compute *compute, void *const *memory, size_t m,
                            size_t n, size_t k, bool early) {
     struct device *device = &compute->device;
     const size_t inner = 512, bytes = m * n * 2;
-    const struct gemm_call before = {.dtype = kind->dtype,
-                                     .m = m,
-                                     .n = k,
-                                     .k = inner,
-                                     .alpha = 1,
-                                     .a = memory[0],
-                                     .lda = inner,
-                                     .b = memory[1],
-                                     .ldb = k,
-                                     .c = memory[2],
-                                     .ldc = k},
-                           call = {.dtype = kind->dtype,
-                                   .m = m,
-                                   .n = n,
-                                   .k = k,
-                                   .alpha = 1,
-                                   .a = memory[2],
-                                   .lda = k,
-                                   .b = memory[3],
-                                   .ldb = n,
-                                   .c = memory[4],
-                                   .ldc = n,
-                                   .b_complete = early};
+    const struct gemm_call before = dense(kind, GEMM_NN, m, k, inner, memory[0], memory[1], memory[2]);
+    struct gemm_call call = dense(kind, GEMM_NN, m, n, k, memory[2], memory[3], memory[4]);
+    call.b_complete = early;
     void *const result = malloc(bytes);
     assert_non_null(result);
     device->driver->zero(device, memory[2], m * k * 2);
@@ -188,6 +186,83 @@ static void b_read_early_gives_the_same_bits(void **state) {
         free(want);
         for (int x = 0; x < 5; x++) device->driver->free(device, memory[x]);
     }
+    compute_close(&compute);
+}
+
+/* --- sums of biases beside the next product --- */
+
+/* BATCH: the sums of so many rows take longer than a small product. FEW: so few leave SMs to sums that start
+   too early. */
+enum { BATCH = 131080, FEW = 4104, UNITS = 72, BELOW = 136 };
+enum { DZ, WEIGHTS, Y, DX, SUMS, NEXT, NEXT_SUMS, READ, TENSORS };
+
+/* Runs three calls, of which the last one reads sums of the first. Downloads these sums, and the beginnings
+   of the results of the other two calls. */
+static void run_beside(struct compute *compute, void *const *memory, const struct gemm_call *const calls[3],
+                       uint8_t result[3][BELOW * 4]) {
+    static const int results[] = {SUMS, NEXT, READ};
+    struct device *device = &compute->device;
+    memset(result, 0xff, 3 * BELOW * 4);
+    for (int i = 0; i < 3; i++) device->driver->upload(device, memory[results[i]], result[i], BELOW * 4);
+    for (int i = 0; i < 3; i++) assert_status(compute_gemm(compute, calls[i]), STATUS_OK);
+    for (int i = 0; i < 3; i++) device->driver->download(device, result[i], memory[results[i]], BELOW * 4);
+    assert_status(device->driver->synchronize(device), STATUS_OK);
+}
+
+/* An input gradient with sums_later, a call, and one that reads the sums as its bias. The call in between:
+   weight gradients by this kernel, also of few rows, and by cuBLAS, which run beside the sums; a narrow one,
+   and another input gradient, which write to the scratch memory that the sums read. */
+static void sums_beside_products_have_the_same_bits(void **state) {
+    const struct kind *kind = *state;
+    static uint8_t want[3][BELOW * 4], got[3][BELOW * 4];
+    void *memory[TENSORS];
+    struct compute compute;
+    open_tensor(kind, &compute, "tensor=always");
+    struct device *device = &compute.device;
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        memory[i] = device->driver->alloc(device, BATCH * BELOW * 2);
+        assert_non_null(memory[i]);
+        if (i > Y) continue; /* a result */
+        struct values values = values_random(kind->dtype, BATCH * BELOW, 0.25, i);
+        device->driver->upload(device, memory[i], values.data, BATCH * BELOW * 2);
+        assert_status(device->driver->synchronize(device), STATUS_OK);
+        free(values.data);
+    }
+    const struct gemm_backward below = {.activation = ACTIVATION_RELU,
+                                        .output = memory[Y],
+                                        .bias_grad = memory[SUMS],
+                                        .bias_scale = 1},
+                               other = {.activation = ACTIVATION_TANH,
+                                        .output = memory[Y],
+                                        .bias_grad = memory[NEXT_SUMS],
+                                        .bias_scale = 1};
+    const struct gemm_epilogue bias = {.bias = memory[SUMS]};
+    struct gemm_call first =
+                         dense(kind, GEMM_NT, BATCH, BELOW, UNITS, memory[DZ], memory[WEIGHTS], memory[DX]),
+                     gradient =
+                         dense(kind, GEMM_TN, BELOW, UNITS, BATCH, memory[Y], memory[DZ], memory[NEXT]),
+                     reader = dense(kind, GEMM_NN, 16, BELOW, 64, memory[Y], memory[WEIGHTS], memory[READ]);
+    gradient.c_f32 = true;
+    reader.epilogue = &bias;
+    struct gemm_call next[] = {gradient, gradient, gradient, gradient, first};
+    next[1].k = 64;
+    next[2].n = UNITS - 1;
+    next[3].n = 10;
+    next[4].c = memory[NEXT];
+    next[4].backward = &other;
+    first.backward = &below;
+    for (size_t i = 0; i < 2 * sizeof next / sizeof *next; i++) {
+        const struct gemm_call *const calls[] = {&first, &next[i / 2], &reader};
+        first.m = i % 2 ? FEW : BATCH;
+        first.sums_later = false;
+        run_beside(&compute, memory, calls, want);
+        first.sums_later = true;
+        for (int again = 0; again < 5; again++) {
+            run_beside(&compute, memory, calls, got);
+            assert_memory_equal(got, want, sizeof got);
+        }
+    }
+    for (int i = 0; i < TENSORS; i++) device->driver->free(device, memory[i]);
     compute_close(&compute);
 }
 
@@ -293,10 +368,15 @@ static void the_option_chooses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(the_list_is_right),       BOTH(large_shapes_are_right),
-        BOTH(long_sums_are_right),     BOTH(narrow_products_are_right),
-        BOTH(the_option_chooses),      BOTH(turns_and_parts_are_right),
-        BOTH(short_batches_are_right), BOTH(b_read_early_gives_the_same_bits),
+        BOTH(the_list_is_right),
+        BOTH(large_shapes_are_right),
+        BOTH(long_sums_are_right),
+        BOTH(narrow_products_are_right),
+        BOTH(the_option_chooses),
+        BOTH(turns_and_parts_are_right),
+        BOTH(short_batches_are_right),
+        BOTH(b_read_early_gives_the_same_bits),
+        BOTH(sums_beside_products_have_the_same_bits),
     };
     return cmocka_run_group_tests_name("gpu 16 bits", tests, NULL, NULL);
 }

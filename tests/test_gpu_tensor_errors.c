@@ -20,6 +20,7 @@ enum family {
     FEW_SMALL,
     SMALL_ROWS,
     SOME_HALVES,
+    WIDE_HALVES,
     FAMILIES
 };
 static const char *const family_names[] = {"gauss",
@@ -31,7 +32,8 @@ static const char *const family_names[] = {"gauss",
                                            "k of different size",
                                            "a few rows and k are small",
                                            "rows 2^16 smaller",
-                                           "some blocks are halves"};
+                                           "some blocks are halves",
+                                           "halves, wide or beside wide"};
 
 /* Products of a training step, with fewer rows or columns: cuBLAS sums them as it sums those. Large batches
    by planes, and a batch of 128 by six products. */
@@ -53,6 +55,18 @@ static bool is_small(size_t i) {
     return i % 3 == 1;
 }
 
+/* Every other block of 64 x 64 has few bits: its low planes are 0, and left out by the split until a product
+   reads them. */
+static double some_halves(double x, size_t i, size_t p) {
+    return (i / 64 + p / 64) % 2 ? x : rint(16 * x) / 16;
+}
+
+/* Every other row of every other block of rows is small. Its blocks are wide, but for each fourth of k, whose
+   other rows are small too. */
+static bool is_small_in_wide_halves(size_t i, size_t p) {
+    return i / 64 % 2 == 0 && (i % 2 == 0 || p / 64 % 4 == 3);
+}
+
 /* Element of A (second: of B) at index i of its row (column) and p of k. */
 static float draw(enum family family, bool second, size_t i, size_t p, struct rng *rng) {
     const double x = gauss(rng), u = rng_uniform(rng);
@@ -71,8 +85,10 @@ static float draw(enum family family, bool second, size_t i, size_t p, struct rn
         return (float)ldexp(x, !second && (i % 256 == 64 || p % 300 == 70) ? -24 : 0);
     case SMALL_ROWS: /* as small as two fp16 planes may be */
         return (float)ldexp(x, !second && is_small(i) ? -16 : 0);
-    case SOME_HALVES: /* their low planes are 0, and left out by the split until a product reads them */
-        return (float)((i / 64 + p / 64) % 2 ? x : rint(16 * x) / 16);
+    case SOME_HALVES:
+        return (float)some_halves(x, i, p);
+    case WIDE_HALVES:
+        return (float)ldexp(some_halves(x, i, p), !second && is_small_in_wide_halves(i, p) ? -20 : 0);
     default:
         return (float)x;
     }

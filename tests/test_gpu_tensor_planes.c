@@ -1,5 +1,6 @@
 /* float32 GEMM on the tensor cores: planes that are written with a matrix, by a product, by one too narrow
    for tensor cores, and by an output layer. They are those of a split: the next product has the same bits.
+   And low planes, which a split writes where they are not 0, and a product before it reads them.
    On other GPUs than those of compute capability 9.0 other kernels run. */
 #include "tests/gpu.h"
 
@@ -304,11 +305,81 @@ static void output_layers_write_planes(void **state) {
     compute_close(&compute);
 }
 
+/* --- low planes that the split leaves out --- */
+
+enum low { PIXELS, HALVES, SOME_HALVES, BESIDE_WIDE, LOW_KINDS };
+
+/* An element of row i, column j. Low planes of halves and of pixels are 0. BESIDE_WIDE: two blocks are wide,
+   one of them has halves. */
+static float draw(enum low kind, size_t i, size_t j, struct rng *rng) {
+    const double x = gauss(rng);
+    if (kind == PIXELS) return (float)input_scale(INPUT_UNIT) * (float)rint(255 * rng_uniform(rng));
+    const double few_bits = kind >= SOME_HALVES && (i / 64 + j / 64) % 2 ? x : rint(16 * x) / 16;
+    return (float)ldexp(few_bits, kind == BESIDE_WIDE && i < 64 && j < 128 && i % 2 ? -20 : 0);
+}
+
+/* `got` is the result of this second_call within 16 units of 2^-24. */
+static void assert_product(const struct gemm_call *call, const float *matrix, const float *other,
+                           const float *got) {
+    const bool a_t = call->op == GEMM_TN, b_t = call->op == GEMM_NT;
+    const float *const a = b_t ? other : matrix, *const b = b_t ? matrix : other;
+    const size_t a_row = a_t ? 1 : call->lda, a_k = a_t ? call->lda : 1, b_k = b_t ? 1 : call->ldb,
+                 b_column = b_t ? call->ldb : 1;
+    for (size_t i = 0; i < call->m; i++)
+        for (size_t j = 0; j < call->n; j++) {
+            double want = 0, magnitude = 0;
+            for (size_t k = 0; k < call->k; k++) {
+                const double x = (double)a[i * a_row + k * a_k] * (double)b[j * b_column + k * b_k];
+                want += x;
+                magnitude += fabs(x);
+            }
+            assert_true(fabs((double)got[i * call->ldc + j] - want) <= 0x1p-20 * magnitude);
+        }
+}
+
+/* The split leaves low planes out where they are 0, and the memory keeps those of an earlier matrix: no
+   product reads them there before they are written, be the matrix A of the next product, or B, whose low
+   planes are always read. */
+static void low_planes_are_written_before_they_are_read(void **state) {
+    (void)state;
+    static float earlier[ROWS * COLUMNS], values[ROWS * COLUMNS], other[64 * COLUMNS], got[LARGEST];
+    static const enum gemm_op ops[] = {GEMM_NN, GEMM_TN, GEMM_NT};
+    struct rng rng = rng_open(15, RNG_TEST, 0);
+    struct compute compute;
+    open_tensor(&compute, "tensor=always");
+    const struct device_driver *const driver = compute.device.driver;
+    void *matrix[MATRICES];
+    for (int i = 0; i < MATRICES; i++) {
+        matrix[i] = driver->alloc(&compute.device, LARGEST * sizeof(float));
+        assert_true(matrix[i]);
+    }
+    for (int e = 0; e < 64 * COLUMNS; e++) other[e] = (float)gauss(&rng);
+    driver->upload(&compute.device, matrix[OTHER], other, sizeof other);
+    for (int e = 0; e < ROWS * COLUMNS; e++) earlier[e] = (float)gauss(&rng);
+    for (int i = 0; i < LOW_KINDS * 9; i++) {
+        const enum gemm_op first = ops[i / 3 % 3], second = ops[i % 3];
+        const struct gemm_call calls[] = {second_call(matrix, first, false),
+                                          second_call(matrix, second, true)};
+        driver->upload(&compute.device, matrix[RESULT], earlier, sizeof earlier);
+        run_call(&compute, calls[0], got);
+        for (size_t e = 0; e < ROWS * COLUMNS; e++)
+            values[e] = draw((enum low)(i / 9), e / COLUMNS, e % COLUMNS, &rng);
+        driver->upload(&compute.device, matrix[RESULT], values, sizeof values);
+        for (int c = 0; c < 2; c++) {
+            run_call(&compute, calls[c], got);
+            assert_product(&calls[c], values, other, got);
+        }
+    }
+    for (int i = 0; i < MATRICES; i++) driver->free(&compute.device, matrix[i]);
+    compute_close(&compute);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planes_are_written_with_c),
         cmocka_unit_test(narrow_products_write_planes),
         cmocka_unit_test(output_layers_write_planes),
+        cmocka_unit_test(low_planes_are_written_before_they_are_read),
     };
     return cmocka_run_group_tests_name("gpu tensor planes", tests, NULL, NULL);
 }
