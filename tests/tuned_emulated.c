@@ -5,8 +5,10 @@
 /* The micro-tile of isa_avx512bf16.c if compiled for AVX-512; else, and under sanitizers, a small one. */
 #if defined(__AVX512F__) && !defined(SANITIZED)
 #    include "kernels/host/tuned/isa_avx512.h"
+#    define BASE tuned_avx512
 #else
 #    include "kernels/host/tuned/isa_portable.h"
+#    define BASE tuned_portable
 #endif
 
 typedef float lanes __attribute__((vector_size(BYTES)));
@@ -28,6 +30,7 @@ static inline __attribute__((always_inline)) lanes dot(lanes sum, float x, lanes
 }
 
 #define DOT(sum, x, row) dot(sum, x, row)
+#define BF16_ONLY
 #include "kernels/host/tuned/isa.h"
 
 size_t tuned_emulated_lanes(void) {
@@ -43,7 +46,7 @@ static bool usable(void) {
     return true;
 }
 
-static const struct tuned_isa isa = {"emulated", usable, &kernel_f32, &kernel_f64, &kernel_bf16, NULL};
+static const struct tuned_isa isa = {"emulated", usable, .bf16 = &kernel_bf16, .base = &BASE};
 
 static void *create(const struct gemm_setup *setup, char *why, size_t size) {
     (void)why;
