@@ -142,6 +142,55 @@ static void the_bound_tells_float32_from_tf32(void **state) {
     free(b);
 }
 
+/* want and bound by the formulas of oracle.h, around the k from which some sums are left out. */
+static void the_bound_is_that_of_the_formulas(void **state) {
+    (void)state;
+    enum { M = 9, N = 19, MOST = 80 };
+    static const struct oracle_inputs kinds[] = {
+        {0}, {.zero_mean = true}, {.positive = true}, {.zero_mean = true, .rounding = ORACLE_TF32}};
+    double a[M * MOST], b[N * MOST], c[M * N], want[M * N], bound[M * N];
+    struct rng rng = rng_open(5, RNG_TEST, 0);
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        const struct oracle_inputs inputs = kinds[kind];
+        const double least = inputs.positive ? 0 : -1;
+        for (size_t i = 0; i < M * MOST; i++) a[i] = least + (1 - least) * rng_uniform(&rng);
+        for (size_t i = 0; i < N * MOST; i++) b[i] = least + (1 - least) * rng_uniform(&rng);
+        for (size_t i = 0; i < M * N; i++) c[i] = rng_uniform(&rng);
+        for (size_t k = 1; k <= MOST; k++) {
+            const struct gemm_call call = {.dtype = GEMM_F64,
+                                           .op = GEMM_NT,
+                                           .m = M,
+                                           .n = N,
+                                           .k = k,
+                                           .alpha = -0.7,
+                                           .beta = 0.5,
+                                           .a = a,
+                                           .lda = MOST,
+                                           .b = b,
+                                           .ldb = MOST,
+                                           .c = c,
+                                           .ldc = N};
+            assert_status(oracle_product(&call, inputs, want, bound), STATUS_OK);
+            for (size_t e = 0; e < M * N; e++) {
+                double sum = 0, magnitude = 0, square = 0;
+                for (size_t p = 0; p < k; p++) {
+                    const double term = a[e / N * MOST + p] * b[e % N * MOST + p];
+                    sum += term;
+                    magnitude += fabs(term);
+                    square += term * term;
+                }
+                const double eps = 0x1p-52, rest = fabs(0.5 * c[e]), root = 4 * (sqrt((double)k) + 4) * eps;
+                double expected = ((double)k + 4) * eps * (0.7 * magnitude + rest);
+                if (inputs.zero_mean) expected = fmin(expected, root * (0.7 * sqrt(square) + rest));
+                if (inputs.positive) expected = fmin(expected, root * (0.7 * magnitude + rest));
+                expected += 2 * inputs.rounding * 0.7 * magnitude;
+                assert_near(want[e], -0.7 * sum + 0.5 * c[e], 1e-13);
+                assert_near(bound[e] / expected, 1, 1e-12);
+            }
+        }
+    }
+}
+
 static void relative_error_is_of_all_elements(void **state) {
     (void)state;
     const double want[4] = {3, 0, 0, 4};
@@ -157,6 +206,7 @@ int main(void) {
         cmocka_unit_test(comparator_knows_the_range_of_half_precision),
         cmocka_unit_test(saturated_gradients_are_finite),
         cmocka_unit_test(the_bound_tells_float32_from_tf32),
+        cmocka_unit_test(the_bound_is_that_of_the_formulas),
         cmocka_unit_test(relative_error_is_of_all_elements),
     };
     return cmocka_run_group_tests_name("oracle", tests, NULL, NULL);

@@ -58,7 +58,7 @@ double oracle_relative_error(enum gemm_dtype dtype, size_t m, size_t n, const vo
 
 /* --- the oracle --- */
 
-enum { LANES = 8 }; /* columns at a time */
+enum { LANES = 16, ROWS = 8 }; /* columns at a time, and rows that read them again from a cache */
 
 /* op(A) by rows (lanes: 1) or op(B) by groups of columns, in double: [group][k][lanes], with zeros beyond
    `count`. NULL without memory. */
@@ -76,21 +76,44 @@ static double *unfold(enum gemm_dtype dtype, const void *memory, size_t ld, size
 struct terms {
     double sum[LANES], magnitude[LANES], square[LANES];
 };
+typedef struct terms terms_of(const double *restrict a, const double *restrict b, size_t k);
 
-/* Not instrumented: sanitizers would make it ten times as slow, and it is most of the work of the tests. Not
-   inlined: gcc would keep the sums in memory. */
-__attribute__((noinline, no_sanitize("address", "undefined"))) static struct terms
-add_up(const double *restrict a, const double *restrict b, size_t k) {
+/* Not instrumented: sanitizers would make it ten times as slow, and it is most of the work of the tests. */
+#define NOT_INSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
+
+NOT_INSTRUMENTED static inline __attribute__((always_inline)) struct terms
+add_up(const double *restrict a, const double *restrict b, size_t k, const bool magnitudes,
+       const bool squares) {
     struct terms terms = {0};
     for (size_t p = 0; p < k; p++)
 #pragma omp simd
         for (int j = 0; j < LANES; j++) {
             const double product = a[p] * b[p * LANES + (size_t)j];
             terms.sum[j] += product;
-            terms.magnitude[j] += fabs(product);
-            terms.square[j] += product * product;
+            if (magnitudes) terms.magnitude[j] += fabs(product);
+            if (squares) terms.square[j] += product * product;
         }
     return terms;
+}
+
+/* Not inlined: gcc would keep the sums in memory. */
+#define DEFINE_TERMS(NAME, MAGNITUDES, SQUARES)                          \
+    NOT_INSTRUMENTED static __attribute__((noinline)) struct terms NAME( \
+        const double *restrict a, const double *restrict b, size_t k) {  \
+        return add_up(a, b, k, MAGNITUDES, SQUARES);                     \
+    }
+DEFINE_TERMS(all_terms, true, true)
+DEFINE_TERMS(without_squares, true, false)
+DEFINE_TERMS(without_magnitudes, false, true)
+
+/* From k = 37 on, the bound of independent inputs is the smaller one: k + 4 > 4 (sqrt(k) + 4), and the sum of
+   absolute terms is at least the root of the sum of their squares. */
+enum { INDEPENDENT_TERMS = 37 };
+
+/* The sums that product_bound reads. */
+static terms_of *terms_needed(struct oracle_inputs inputs, size_t k) {
+    if (inputs.positive || !inputs.zero_mean) return without_squares;
+    return k >= INDEPENDENT_TERMS && inputs.rounding == 0 ? without_magnitudes : all_terms;
 }
 
 /* The error bound of alpha * (a float sum of k terms) + c. */
@@ -101,8 +124,9 @@ static double product_bound(double magnitude, double square, size_t k, double ep
     const double certain = (length + 4) * eps * (fabs(alpha) * magnitude + fabs(c));
     const double likely = 4 * (sqrt(length) + 4) * eps * (size + fabs(c));
     const double rounded = 2 * inputs.rounding * fabs(alpha) * magnitude;
-    const bool independent = inputs.zero_mean || inputs.positive;
-    return (independent && likely < certain ? likely : certain) + rounded + (length + 4) * underflow;
+    const bool independent = inputs.zero_mean || inputs.positive,
+               is_likely = independent && (k >= INDEPENDENT_TERMS || likely < certain);
+    return (is_likely ? likely : certain) + rounded + (length + 4) * underflow;
 }
 
 enum status oracle_product(const struct gemm_call *call, struct oracle_inputs inputs, double *want,
@@ -114,19 +138,20 @@ enum status oracle_product(const struct gemm_call *call, struct oracle_inputs in
     double *a = unfold(call->dtype, call->a, call->lda, call->m, k, !gemm_transposes_a(call->op), 1);
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op), LANES);
     const size_t rows = a && b ? call->m : 0;
+    terms_of *const add_terms = terms_needed(inputs, k);
 #pragma omp parallel for schedule(static) if (rows * call->n * k > 1 << 16)
-    for (size_t i = 0; i < rows; i++) {
-        struct terms terms;
-        for (size_t j = 0; j < call->n; j++) {
-            const size_t lane = j % LANES;
-            if (lane == 0) terms = add_up(a + i * k, b + j * k, k);
-            const double c =
-                call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
-            want[i * call->n + j] = call->alpha * terms.sum[lane] + c;
-            bound[i * call->n + j] = product_bound(terms.magnitude[lane], terms.square[lane], k, eps,
-                                                   call->alpha, c, inputs, underflow);
-        }
-    }
+    for (size_t first = 0; first < rows; first += ROWS)
+        for (size_t col = 0; col < call->n; col += LANES)
+            for (size_t i = first; i < rows && i < first + ROWS; i++) {
+                const struct terms terms = add_terms(a + i * k, b + col * k, k);
+                for (size_t j = col; j < call->n && j < col + LANES; j++) {
+                    const double c =
+                        call->beta == 0 ? 0 : call->beta * dtype_get(c_dtype, call->c, i * call->ldc + j);
+                    want[i * call->n + j] = call->alpha * terms.sum[j - col] + c;
+                    bound[i * call->n + j] = product_bound(terms.magnitude[j - col], terms.square[j - col], k,
+                                                           eps, call->alpha, c, inputs, underflow);
+                }
+            }
     const bool complete = a && b;
     free(a);
     free(b);

@@ -58,9 +58,9 @@ static enum status workspace_alloc(struct compute *compute, struct workspace *wo
     for (int i = 0; i < BUFFERS; i++)
         if (work->bytes[i] > largest) largest = work->bytes[i];
     work->result = malloc(largest);
-    work->want = calloc(elements + 1, sizeof *work->want);
-    work->bound = calloc(elements + 1, sizeof *work->bound);
-    work->allowed = calloc(elements + 1, sizeof *work->allowed);
+    work->want = malloc((elements + 1) * sizeof *work->want);
+    work->bound = malloc((elements + 1) * sizeof *work->bound);
+    work->allowed = malloc((elements + 1) * sizeof *work->allowed);
     if (!work->result || !work->want || !work->bound || !work->allowed)
         return status_set(STATUS_FAILED, "out of memory");
     return STATUS_OK;
