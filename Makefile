@@ -108,7 +108,9 @@ SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.
 SOURCES := $(if $(HAVE_PNG),$(SOURCES),$(filter-out src/data/picture_png.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_JPEG),$(SOURCES),$(filter-out src/data/picture_jpeg.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_MPI),$(SOURCES),$(filter-out src/comm/mpi.c,$(SOURCES)))
-CUDA_SOURCES := $(if $(HAVE_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu))
+LONGEST_CUDA := $(wildcard kernels/cuda/*/*_wgmma.cu) $(patsubst %,kernels/cuda/%.cu,persistent/two_hidden persistent/look_ahead \
+	persistent/tiled gemm/6_tuned_small ops/bias cluster/sum_reals tensor/bf16_output_large)
+CUDA_SOURCES := $(if $(HAVE_CUDA),$(LONGEST_CUDA) $(filter-out $(LONGEST_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu)))
 OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
 # the longest first, so that no core waits for one of them at the end
@@ -221,9 +223,9 @@ BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
 
 $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/cluster/*.cu)): private ALL_NVCCFLAGS += -fmad=false
-# wgmma is in the target 90a alone; ptxas 13.0 crashes on it with -O0
+# wgmma is in the target 90a alone; always optimised: ptxas 13.0 crashes on it with -O0, and what it notes is of the program
 $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/*/*_wgmma.cu)): private ALL_NVCCFLAGS := \
-	$(subst -O0,-O3,$(subst _90,_90a,$(ALL_NVCCFLAGS)))
+	$(subst -O0,-O3,$(subst -O1,-O3,$(subst _90,_90a,$(ALL_NVCCFLAGS))))
 
 # C7508 to C7518 and C7520 say that ptxas runs wgmma one after the other; the arrive that C7519 adds costs nothing,
 # and printf of stage_profile (with -DFUSED_STAGES) is called when all of them are done
