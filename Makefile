@@ -221,6 +221,10 @@ EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) kernels/host/ops/cluster.c te
 $(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
 BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
+# Sanitizers multiply the time to compile these: not where the processor cannot run them; QR is not fuzzed
+AVX512 := $(if $(SAN),$(shell grep -m1 -o avx512f /proc/cpuinfo))
+$(patsubst %.c,$(B)/%.o,$(wildcard kernels/host/tuned/isa_avx512*.c)): private ALL_CFLAGS += $(if $(SAN),$(if $(AVX512),,-fno-sanitize=all))
+$(B)/kernels/host/ops/qr.o: private ALL_CFLAGS += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
 
 $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/cluster/*.cu)): private ALL_NVCCFLAGS += -fmad=false
 # wgmma is in the target 90a alone; always optimised: ptxas 13.0 crashes on it with -O0, and what it notes is of the program
