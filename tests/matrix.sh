@@ -48,12 +48,10 @@ link() { # $1: the test; recompiled objects replace those of BUILD
 }
 
 run() { # prints the first test that fails
-    for program in $programs; do
-        link "$program" && "$dir/$program" >"$dir/log" 2>&1 || {
-            echo "fails in $program: $(sed -n 's/^\[  FAILED  \] \([a-z].*\)/\1/p' "$dir/log" | head -n 1)"
-            return
-        }
-    done
+    for program in $programs; do link "$program" || { echo "does not link $program"; return; }; done
+    # shellcheck disable=SC2046
+    tests/run.sh $(for program in $programs; do echo "$dir/$program"; done) >"$dir/log" 2>&1 ||
+        echo "fails in $(grep -m1 'FAILED  \] [a-z]\|ended with status' "$dir/log")"
 }
 
 for march in ${MATRIX:-x86-64-v2 x86-64-v3 haswell znver3 skylake-avx512}; do
