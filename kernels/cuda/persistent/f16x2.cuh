@@ -12,6 +12,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/persistent/int8_slices.cuh"
+#include "kernels/cuda/tensor/wgmma_registers.cuh"
 
 namespace persistent {
 
@@ -68,22 +69,19 @@ __device__ inline void mma_f16(float (&sum)[4], uint4 a, uint32_t b, uint32_t b2
 
 static const int F16_PLANES = 2;
 
-/* mma_f16 for floats as planes; words N and N + 1 of b are the operand. The small products first. */
-template <int N>
-__device__ inline void mma_f16x2(float (&sum)[4], const uint32_t (&a)[F16_PLANES][4],
-                                 const uint32_t (&b)[F16_PLANES][4]) {
-    mma_f16(sum, a[1], b[0][N], b[0][N + 1]);
-    mma_f16(sum, a[0], b[1][N], b[1][N + 1]);
-    mma_f16(sum, a[0], b[0][N], b[0][N + 1]);
-}
-
-/* Stores to the shared memory of this block. */
-__device__ inline void put(char *at, uint4 words) {
-    *reinterpret_cast<uint4 *>(at) = words;
+/* sum += A B of planes, or sum = A B unless `adds`, by wgmma: A in registers, 64 rows of a warpgroup; `b` is
+   the operand of plane 0, of which plane 1 is `plane` bytes behind. The small products first. */
+template <bool B_BY_K, int N>
+__device__ inline void wgmma_f16x2(float (&sum)[N], const uint32_t (&a)[F16_PLANES][4], uint64_t b, int plane,
+                                   bool adds) {
+    wgmma_f16_registers<B_BY_K>(sum, a[1], b, adds);
+    wgmma_f16_registers<B_BY_K>(sum, a[0], b + (plane >> 4), true);
+    wgmma_f16_registers<B_BY_K>(sum, a[0], b, true);
 }
 
 /* A matrix of floats as planes in shared memory: [F16_PLANES][HEIGHT][CHUNKS] of 8 neighbours in a row.
-   Chunks are swizzled within a row, so that 8 rows of one chunk lie in different banks. */
+   Chunks are swizzled within a row, so that 8 rows of one chunk lie in different banks, in the order of
+   wgmma_swizzle64 or 128 (4 or 8 chunks). `base` is a multiple of 1024. */
 template <int HEIGHT, int CHUNKS> struct plane_matrix {
     static constexpr int PLANE = HEIGHT * CHUNKS * 16, BYTES = F16_PLANES * PLANE;
     char *base;
@@ -92,22 +90,14 @@ template <int HEIGHT, int CHUNKS> struct plane_matrix {
         return base + (row * CHUNKS + (chunk ^ row * CHUNKS / 8 % CHUNKS)) * 16;
     }
 
-    /* Calls to(address, words) for each plane of a chunk. `inverse` is that of the matrix's scale. */
-    template <typename P>
-    __device__ void split(int row, int chunk, const float (&values)[8], float inverse, P to) const {
+    /* Stores a chunk. `inverse` is that of the matrix's scale. */
+    __device__ void split(int row, int chunk, const float (&values)[8], float inverse) const {
         plane_pair pair[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) pair[i] = planes_of(values[2 * i] * inverse, values[2 * i + 1] * inverse);
-        to(at(row, chunk), make_uint4(pair[0].high, pair[1].high, pair[2].high, pair[3].high));
-        to(at(row, chunk) + PLANE, make_uint4(pair[0].low, pair[1].low, pair[2].low, pair[3].low));
-    }
-
-    /* Stores elements 2 t and 2 t + 1 of a chunk. */
-    __device__ void put_pair(int row, int chunk, int t, float first, float second, float inverse) const {
-        const plane_pair pair = planes_of(first * inverse, second * inverse);
-        uint32_t *to = reinterpret_cast<uint32_t *>(at(row, chunk)) + t;
-        to[0] = pair.high;
-        to[PLANE / 4] = pair.low;
+        uint4 *to = reinterpret_cast<uint4 *>(at(row, chunk));
+        to[0] = make_uint4(pair[0].high, pair[1].high, pair[2].high, pair[3].high);
+        to[PLANE / 16] = make_uint4(pair[0].low, pair[1].low, pair[2].low, pair[3].low);
     }
 
     /* ldmatrix of every plane; each lane passes its row and chunk. */

@@ -62,27 +62,6 @@ __device__ inline void mma_int8(int (&sum)[4], const uint32_t (&a)[4], uint32_t 
 #endif
 }
 
-/* The sums of a 16 x 8 tile, by slice. */
-struct slice_sums {
-    int of[INT8_SLICES][4] = {};
-
-    /* `upper` holds both words of B for slices 0 and 1, `lower` for slices 2 and 3. */
-    __device__ void add(const uint32_t (&a)[4], uint4 upper, uint4 lower) {
-        mma_int8<true>(of[0], a, upper.x, upper.y);
-        mma_int8<false>(of[1], a, upper.z, upper.w);
-        mma_int8<false>(of[2], a, lower.x, lower.y);
-        mma_int8<false>(of[3], a, lower.z, lower.w);
-    }
-
-    /* Element i of the product, in units of the scale, over up to 256 k: the upper half is at most
-       (64 * 256 + 255) * 255 * 256 < 2^31, the lower one (256 + 1) * 255 * 255 * 256 < 2^32. */
-    __device__ float total(int i) const {
-        const int upper = of[0][i] * 256 + of[1][i];
-        const uint32_t lower = (uint32_t)of[2][i] * 256u + (uint32_t)of[3][i];
-        return (float)upper * 65536.0f + (float)lower;
-    }
-};
-
 } // namespace persistent
 
 #endif

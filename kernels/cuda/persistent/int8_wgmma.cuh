@@ -139,6 +139,32 @@ struct forward_product {
 
 /* --- weights --- */
 
+/* The pixels of a pack in all rows of the batch, transposed: A of dW1. The k of a word are rows 2 t, 2 t + 1,
+   2 t + 8 and 2 t + 9 of 16. */
+struct pixel_columns {
+    uint32_t words[ROWS / 32][4];
+
+    /* `row` is the pack in row lane(), of rows `pitch` bytes apart. */
+    __device__ void load(const char *row, int pitch) {
+#pragma unroll
+        for (int k = 0; k < ROWS / 32; k++) {
+            uint32_t loaded[4];
+            ldmatrix_x4_trans(loaded, row + 32 * k * pitch);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                words[k][2 * i] = __byte_perm(loaded[2 * i], loaded[2 * i + 1], 0x6420);
+                words[k][2 * i + 1] = __byte_perm(loaded[2 * i], loaded[2 * i + 1], 0x7531);
+            }
+        }
+    }
+};
+
+/* Element i of a product, of an accumulator d, in units of the scale: a sum of up to 128 k of each slice is
+   below 2^22. */
+__device__ inline float total(const int (&sum)[16], int i) {
+    return (float)(sum[i] * 256 + sum[4 + i]) * 65536.0f + (float)(sum[8 + i] * 256 + sum[12 + i]);
+}
+
 /* W1 and its velocities in registers, where wgmma leaves the gradients: lane 4 g + t of a warp holds pixels
    2 g and 2 g + 1 and units 2 t and 2 t + 1, in that order, of every WARPS-th pack. */
 struct unit_weights {
@@ -157,7 +183,8 @@ struct unit_weights {
         return pack_of(n) <= packs;
     }
 
-    /* The pixels of a pack in all rows of the batch, transposed: A of dW1. */
+    /* The pixels of a pack in all rows of the batch, transposed: A of dW1. The k of a word are rows 2 t,
+       2 t + 8, 2 t + 1 and 2 t + 9 of 16. */
     struct columns {
         uint32_t words[ROWS / 32][4];
 
@@ -187,11 +214,6 @@ struct unit_weights {
 #pragma unroll
         for (int k = 1; k < ROWS / 32; k++) multiply<true>(sum, pixels.words[k], operand + k * K32);
         wgmma_commit();
-    }
-
-    /* A sum of up to 128 k of each slice is below 2^22. */
-    __device__ static float total(const int (&sum)[16], int i) {
-        return (float)(sum[i] * 256 + sum[4 + i]) * 65536.0f + (float)(sum[8 + i] * 256 + sum[12 + i]);
     }
 
     /* Pack n of this warp in slices, for forward, or the bias. */

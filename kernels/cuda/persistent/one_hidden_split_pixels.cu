@@ -24,7 +24,7 @@ namespace persistent::split_pixels {
 
 template <typename S> struct trainer : block<S> {
     typedef split_pixels::plan plan_type;
-    static constexpr int MAX_THREADS = THREADS;
+    static constexpr int MAX_THREADS = THREADS, SHARED_ALIGNMENT = 16;
     float *pixels, *next_pixels; /* of this step and the next one; the same if there is one buffer */
     int end;
 

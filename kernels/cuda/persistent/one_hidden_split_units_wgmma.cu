@@ -28,7 +28,7 @@ namespace persistent::split_units {
 
 template <bool VELOCITY> struct trainer : block<VELOCITY> {
     typedef split_units::plan plan_type;
-    static constexpr int MAX_THREADS = THREADS;
+    static constexpr int MAX_THREADS = THREADS, SHARED_ALIGNMENT = 16;
     uint64_t *pixels_full; /* mbarrier: a phase per step */
     int end, rows, next_rows;
     int buffer, input_slot; /* of this step, for images and for inputs */

@@ -9,6 +9,8 @@
      launch               kernel, thread blocks, shared memory
      describe             one phrase
    A trainer T (device; one object per thread) has
+     MAX_THREADS          of a thread block
+     SHARED_ALIGNMENT     of its shared memory: 1024 for swizzled operands of wgmma
      load                 weights, and the inputs of the first step
      step                 forward, exchange, output layer, backward, update; returns false after a bad loss
      finish               stores the weights, and the tally unless `step` does that
@@ -29,7 +31,7 @@ namespace persistent {
 template <typename T>
 __global__ void __launch_bounds__(T::MAX_THREADS, 1)
     train_steps(const __grid_constant__ typename T::plan_type plan, int first, int end, uint32_t tag) {
-    extern __shared__ float4 shared_memory[];
+    extern __shared__ __align__(T::SHARED_ALIGNMENT) float4 shared_memory[];
     T trainer(plan, shared_memory, end);
     if (plan.tally->bad_step) return; /* no update after a bad step */
     trainer.load(first, tag);

@@ -27,7 +27,7 @@ static const int MAX_CLASSES = 128; /* one thread each, in the smallest block */
 
 template <typename P> struct trainer : output_block<P> {
     typedef tiled::plan<P> plan_type;
-    static constexpr int MAX_THREADS = 32 * P::WARPS;
+    static constexpr int MAX_THREADS = 32 * P::WARPS, SHARED_ALIGNMENT = 16;
     using block<P>::plan, block<P>::end, block<P>::barrier;
 
     __device__ trainer(const plan_type &plan, void *shared, int end) : output_block<P>(plan, shared, end) {}

@@ -1,4 +1,4 @@
-/* Two hidden layers: layer 2, a tile of W2 per thread block. See two_hidden.cu. */
+/* Two hidden layers: layer 2, a tile of W2 per thread block. See two_hidden_wgmma.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_LAYER2_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_LAYER2_CUH
 
@@ -47,69 +47,75 @@ template <bool VELOCITY> struct layer2_block : block {
         __syncwarp(); /* lanes leave the loop one by one */
         find_largest(LARGEST_H1, most);
         __syncthreads();
-        h1().split(threadIdx.x % ROWS, chunk, eight, scale_of(LARGEST_H1).inverse,
-                   [](char *at, uint4 words) { put(at, words); });
+        h1().split(threadIdx.x % ROWS, chunk, eight, scale_of(LARGEST_H1).inverse);
+        wgmma_written(); /* and W2 in planes */
     }
 
-    /* TILE_OUT columns of dZ2: each peer receives one half, for both. True if a loss is not finite. */
+    /* TILE_OUT columns of dZ2. True if a loss is not finite. */
     __device__ bool receive_dz2(const step_info &now) const {
-        static_assert(ROWS * TILE_OUT == 2 * UNITS * THREADS, "eight each");
-        const int chunk = threadIdx.x / ROWS + rank * (CHUNKS / 2);
-        float eight[8];
-        receive_eight(eight, plan.dz2 + (across * CHUNKS + chunk) * 2 * ROWS, now.packet_phase());
-        dz2().split(threadIdx.x % ROWS, chunk, eight, dz2_scale(now).inverse, [&](char *at, uint4 words) {
-            put(at, words);
-            st_async(at, words, barrier(DZ2_FULL));
-        });
-        mbarrier_wait(barrier(DZ2_FULL), now.phase);
-        return isnan(eight[0]);
+        static_assert(ROWS * TILE_OUT == 2 * UNITS * THREADS, "sixteen each");
+        const int row = threadIdx.x % ROWS, chunk = threadIdx.x / ROWS;
+        const auto packet = [&](int i) {
+            return plan.dz2 + (across * CHUNKS + chunk) * 2 * ROWS + (i % 2 + i / 2 * CHUNKS) * ROWS + row;
+        };
+        ll_receiver<4, ll_packet4> parts;
+        parts.try_poll(packet);
+        parts.wait(now.packet_phase(), packet);
+        __syncwarp(); /* lanes leave the loop one by one */
+        const float inverse = dz2_scale(now).inverse;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float eight[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) eight[i] = parts.value(2 * half + i / 4, i % 4);
+            dz2().split(row, chunk + half * (CHUNKS / 2), eight, inverse);
+        }
+        return isnan(parts.value(0, 0));
     }
 
-    /* --- products by mma.sync.m16n8k16 --- */
+    /* --- products by wgmma: A from registers --- */
 
-    /* Where the peer of the block of rank `of` writes half i of this thread's eight sums: in the part of
-       dZ2 that only that block writes later. (The peer may send dZ2 of some rows before the last thread here
-       has read its sums.) */
-    __device__ float4 *peer_sums(int of, int i) const {
-        return reinterpret_cast<float4 *>(
-            dz2().at(threadIdx.x % ROWS, of * (CHUNKS / 2) + threadIdx.x / ROWS) + i * dz2_matrix::PLANE);
+    /* Where the peer writes half i of this thread's eight sums: in dZ2, which is received later. */
+    __device__ float4 *peer_sums(int i) const {
+        return at<float4>(smem_layout::DZ2) + i * THREADS + threadIdx.x;
     }
 
     /* Partial Z2 over the rows of the tile, 128 x 64 over 32: a warp has 16 rows and half of the columns.
        Each peer adds both parts for half of the rows, and sends them to the owners of the rows. */
     __device__ void forward(const step_info &now) const {
+        static const int STEPS = TILE_IN / 16;
         const int m = warp() % 8, half = warp() / 8;
-        float sum[4][4] = {};
+        float sum[16];
+        uint32_t a[STEPS][F16_PLANES][4];
 #pragma unroll
-        for (int k = 0; k < TILE_IN / 16; k++) {
-            uint32_t a[F16_PLANES][4];
-            h1().load(a, 16 * m + lane() % 16, 2 * k + lane() / 16);
+        for (int k = 0; k < STEPS; k++) h1().load(a[k], 16 * m + lane() % 16, 2 * k + lane() / 16);
+        wgmma_fence();
 #pragma unroll
-            for (int n = 0; n < 4; n += 2) {
-                uint32_t b[F16_PLANES][4];
-                w2().load_transposed(b, 16 * k + lane() % 16, 4 * half + n + lane() / 16);
-                mma_f16x2<0>(sum[n], a, b);
-                mma_f16x2<2>(sum[n + 1], a, b);
-            }
-        }
+        for (int k = 0; k < STEPS; k++)
+            wgmma_f16x2<true>(sum, a[k], wgmma_swizzle128_transposed(w2().base + k * 2048 + half * 64, 16),
+                              w2_matrix::PLANE, k > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_done(sum);
         const product_scale scaled(scale_of(LARGEST_H1), scale_of(LARGEST_W2));
         float eight[8], theirs[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float first = sum[i / 2][i % 2], second = sum[i / 2][2 + i % 2]; /* of rows g and g + 8 */
+            const float first = sum[i / 2 * 4 + i % 2],
+                        second = sum[i / 2 * 4 + 2 + i % 2]; /* rows g, g + 8 */
             eight[i] = scaled(rank ? second : first);
             theirs[i] = scaled(rank ? first : second);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            st_async(peer_sums(1 - rank, i),
+            st_async(peer_sums(i),
                      make_uint4(__float_as_uint(theirs[4 * i]), __float_as_uint(theirs[4 * i + 1]),
                                 __float_as_uint(theirs[4 * i + 2]), __float_as_uint(theirs[4 * i + 3])),
                      barrier(Z2_FULL));
         mbarrier_wait(barrier(Z2_FULL), now.phase);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float4 more = *peer_sums(rank, i);
+            const float4 more = *peer_sums(i);
             eight[4 * i] += more.x;
             eight[4 * i + 1] += more.y;
             eight[4 * i + 2] += more.z;
@@ -123,60 +129,65 @@ template <bool VELOCITY> struct layer2_block : block {
     }
 
     /* Partial dH1 over the columns of the tile, 128 x 32 over 64, sent to the blocks with these units: a warp
-       has 32 rows and 8 units. */
+       has 16 rows and 16 units. */
     __device__ void backward(bool bad, const step_info &now) const {
-        const int n = warp() % 4, pair = warp() / 4;
-        float sum[2][4] = {};
+        static const int STEPS = TILE_OUT / 16;
+        const int m = warp() % 8, half = warp() / 8;
+        float sum[8];
+        uint32_t a[STEPS][F16_PLANES][4];
 #pragma unroll
-        for (int k = 0; k < TILE_OUT / 16; k += 2) {
-            uint32_t b[F16_PLANES][4];
-            w2().load(b, 8 * n + lane() % 8, 2 * k + lane() / 8);
+        for (int k = 0; k < STEPS; k++) dz2().load(a[k], 16 * m + lane() % 16, 2 * k + lane() / 16);
+        wgmma_fence();
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
-                uint32_t a[F16_PLANES][4];
-                dz2().load(a, 32 * pair + 16 * m + lane() % 16, 2 * k + lane() / 16);
-                mma_f16x2<0>(sum[m], a, b);
-                dz2().load(a, 32 * pair + 16 * m + lane() % 16, 2 * k + 2 + lane() / 16);
-                mma_f16x2<2>(sum[m], a, b);
-            }
-        }
+        for (int k = 0; k < STEPS; k++)
+            wgmma_f16x2<false>(sum, a[k], wgmma_swizzle128(w2().base + half * 2048 + k * 32),
+                               w2_matrix::PLANE, k > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_done(sum);
         const product_scale scaled(dz2_scale(now), scale_of(LARGEST_W2));
-        float eight[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) eight[i] = bad ? NAN : not_nan(scaled(sum[i / 4][i % 4]));
-        ll_send8(plan.dh1 + ((down * (TILE_IN / UNITS) + n) * plan.tiles_out + across) * 2 * ROWS +
-                     32 * pair + lane(),
-                 SPLIT_K * POSITIONS, eight, now.packet_phase());
+        for (int n = 0; n < 2; n++) {
+            float four[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) four[i] = bad ? NAN : not_nan(scaled(sum[4 * n + i]));
+            ll_send(plan.dh1 +
+                        ((down * (TILE_IN / UNITS) + 2 * half + n) * plan.tiles_out + across) * 2 * ROWS +
+                        m % 2 * SPLIT_K * POSITIONS + m / 2 * 32 + lane(),
+                    four[0], four[1], four[2], four[3], now.packet_phase());
+        }
     }
 
-    /* dW2, 32 x 64 over 128, and its update: a warp has 16 x 16 over half of the rows, and hands half of it
-       to the warp with the other rows. Calls try_poll() after the products. After a barrier: backward reads
-       W2. */
+    /* The transpose of dW2, 64 x 32 over 128, and its update: a warp has 16 columns of W2 and 16 rows,
+       over half of the batch, and hands half of it to the warp with the rest of the batch. Calls
+       try_poll() after the products. After a barrier: backward reads W2. */
     template <typename L> __device__ void update_weights(const step_info &now, L try_poll) {
-        const int m = warp() % 2, n = warp() / 2 % 4, half = warp() / 8;
-        float sum[2][4] = {};
-#pragma unroll 1
-        for (int k = half * (ROWS / 2); k < (half + 1) * (ROWS / 2); k += 32) {
-            uint32_t a[F16_PLANES][4], b[2][F16_PLANES][4];
+        static const int STEPS = ROWS / 2 / 16;
+        const int m = warp() % 4, n = warp() / 4 % 2, half = warp() / 8, first = half * (ROWS / 2);
+        float sum[8];
+        uint32_t a[STEPS][F16_PLANES][4];
 #pragma unroll
-            for (int j = 0; j < 2; j++) dz2().load_transposed(b[j], k + lane(), 2 * n + j);
-            const int row = k + lane() / 16 * 8 + lane() % 8, chunk = 2 * m + lane() / 8 % 2;
-            h1().load_transposed(a, row, chunk);
+        for (int k = 0; k < STEPS; k++)
+            dz2().load_transposed(a[k], first + 16 * k + lane() / 16 * 8 + lane() % 8,
+                                  2 * m + lane() / 8 % 2);
+        wgmma_fence();
 #pragma unroll
-            for (int j = 0; j < 2; j++) mma_f16x2<0>(sum[j], a, b[j]);
-            h1().load_transposed(a, row + 16, chunk);
-#pragma unroll
-            for (int j = 0; j < 2; j++) mma_f16x2<2>(sum[j], a, b[j]);
-        }
+        for (int k = 0; k < STEPS; k++)
+            wgmma_f16x2<true>(sum, a[k],
+                              wgmma_swizzle64_transposed(h1().base + (first + 16 * k) * 64 + n * 32),
+                              h1_matrix::PLANE, k > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_done(sum);
         try_poll();
         if (threadIdx.x == 0) *largest(LARGEST_W2) = 0;
         const product_scale scaled(dz2_scale(now), scale_of(LARGEST_H1));
         float4 *sums = at<float4>(smem_layout::GRADIENT_SUMS);
         float gradient[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) gradient[i] = half ? sum[1][i] : sum[0][i];
-        sums[threadIdx.x] = half ? make_float4(sum[0][0], sum[0][1], sum[0][2], sum[0][3])
-                                 : make_float4(sum[1][0], sum[1][1], sum[1][2], sum[1][3]);
+        for (int i = 0; i < 4; i++) gradient[i] = half ? sum[4 + i] : sum[i];
+        sums[threadIdx.x] =
+            half ? make_float4(sum[0], sum[1], sum[2], sum[3]) : make_float4(sum[4], sum[5], sum[6], sum[7]);
         __syncthreads();
         const float4 more = sums[threadIdx.x ^ (THREADS / 2)];
         gradient[0] += more.x;
@@ -194,14 +205,11 @@ template <bool VELOCITY> struct layer2_block : block {
     /* --- weights --- */
 
     /* The positions of this thread's weights in the tile. */
-    __device__ static int chunk_of_weights() {
-        return warp() / 2 % 4 * 2 + warp() / 8;
-    }
     __device__ static int row_of_weight(int i) {
-        return warp() % 2 * 16 + i / 2 * 8 + lane() / 4;
+        return warp() / 4 % 2 * 16 + warp() / 8 * 8 + lane() % 4 * 2 + i % 2;
     }
     __device__ static int column_of_weight(int i) {
-        return chunk_of_weights() * 8 + lane() % 4 * 2 + i % 2;
+        return warp() % 4 * 16 + i / 2 * 8 + lane() / 4;
     }
 
     __device__ int index_of_weight(int i) const {
@@ -233,13 +241,15 @@ template <bool VELOCITY> struct layer2_block : block {
     /* This thread's weights in planes. After a barrier. */
     __device__ void write_planes() const {
         const float inverse = scale_of(LARGEST_W2).inverse;
+        const int row = warp() / 4 % 2 * 16 + warp() / 8 * 8 + lane() % 8,
+                  chunk = warp() % 4 * 2 + lane() / 8 % 2;
         float weight[4];
         if (!has_tile) return;
         read(weight);
-#pragma unroll
-        for (int i = 0; i < 4; i += 2)
-            w2().put_pair(row_of_weight(i), chunk_of_weights(), lane() % 4, weight[i], weight[i + 1],
-                          inverse);
+        const plane_pair first = planes_of(weight[0] * inverse, weight[1] * inverse),
+                         second = planes_of(weight[2] * inverse, weight[3] * inverse);
+        stmatrix_x4_trans(w2().at(row, chunk) + lane() / 16 * w2_matrix::PLANE,
+                          {first.high, second.high, first.low, second.low});
     }
 
     template <typename E> __device__ void all_weights(float (&weight)[4], E each) {

@@ -1,5 +1,5 @@
 /* Two hidden layers: H2, the output layer, the loss and dZ2 for the rows of the batch that a thread block
-   owns. See two_hidden.cu. */
+   owns. See two_hidden_wgmma.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_OUTPUT_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_OUTPUT_CUH
 

@@ -1,5 +1,5 @@
 /* Two hidden layers: how the network is split over thread blocks, and the layout of shared memory. See
-   two_hidden.cu. */
+   two_hidden_wgmma.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_HIDDEN_PLAN_CUH
 
@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/persistent/cluster_dsmem.cuh"
 #include "kernels/cuda/persistent/f16x2.cuh"
-#include "kernels/cuda/persistent/int8_layer1.cuh"
+#include "kernels/cuda/persistent/int8_wgmma.cuh"
 
 namespace persistent::two_hidden {
 
@@ -25,6 +25,7 @@ static const int MAX_CLASSES = 3 * PACKETS - 1; /* the last place of four packet
 static const int FLAG = PACKED_PITCH - 1;       /* column of dL/dlogits: 1 if the loss is not finite */
 static const int DZ1_BYTES = ROWS * UNITS * INT8_SLICES;
 static const size_t STATIC_SHARED = 1024; /* bytes: sums over a block, and a reserve */
+static const int LONGEST = 512;           /* steps of a launch: 52 MB of gathered images */
 static_assert(MAX_UNITS <= ACROSS * TILE_OUT && ROWS * UNITS == SPLIT_K * THREADS && SPLIT_K == 2,
               "blocks and threads for all");
 
@@ -32,6 +33,8 @@ struct plan : byte_pixel_plan<3> {
     int tiles_in, tiles_out; /* of W2 */
     int downs; /* thread blocks along the batch and the rows of W2; ACROSS along the columns of W2 */
     int packs; /* of the longest slice */
+    uint8_t
+        *gathered; /* the slices of the images, in the order of the launch: [steps][SPLIT_K][batch][pitch] */
     /* Mailboxes. Those of packets with a phase are zeros when a launch starts. */
     size_t phased_bytes;
     ll_packet4 *h1;  /* [tiles_in TILE_IN / UNITS][2][ROWS] */
@@ -47,6 +50,16 @@ struct plan : byte_pixel_plan<3> {
     __host__ __device__ int blocks() const {
         return ACROSS * downs;
     }
+    __host__ __device__ int first_pack(int slice) const {
+        return features / PIXELS * slice / SPLIT_K;
+    }
+    __host__ __device__ size_t slice_bytes() const { /* of a batch */
+        return (size_t)batch * pixel_pitch(packs);
+    }
+    /* Slice `slice` of the batch of step i of the launch. */
+    __device__ uint8_t *slice_of(int i, int slice) const {
+        return gathered + ((size_t)i * SPLIT_K + slice) * slice_bytes();
+    }
 };
 
 typedef plane_matrix<ROWS, TILE_IN / UNITS> h1_matrix;
@@ -54,7 +67,7 @@ typedef plane_matrix<ROWS, CHUNKS> dz2_matrix;
 typedef plane_matrix<TILE_IN, CHUNKS> w2_matrix;
 
 /* mbarriers: the pixels, and what the peer writes to this block by DSMEM. A phase per step. */
-enum barrier_id { PIXELS_FULL, Z1_FULL, Z2_FULL, DZ2_FULL, DZ1_FULL, BARRIERS };
+enum barrier_id { PIXELS_FULL, Z1_FULL, Z2_FULL, DZ1_FULL, BARRIERS };
 
 /* Largest magnitudes: of H1 and W2 in the tile, and of the output layer's weights in its columns. */
 enum largest_id { LARGEST_H1, LARGEST_W2, LARGEST_W3 };
@@ -66,8 +79,7 @@ struct smem_layout {
         DZ2 = H1 + h1_matrix::BYTES,                    /* TILE_OUT columns */
         W2 = DZ2 + dz2_matrix::BYTES,                   /* the tile */
         WEIGHT2 = W2 + w2_matrix::BYTES,                /* the tile as floats: [THREADS] of 16 bytes */
-        SUMS = WEIGHT2 + 4 * TILE_IN * TILE_OUT,        /* of layer 1: [QUARTERS][ROWS][UNITS] */
-        DZ1 = SUMS + 4 * QUARTERS * ROWS * UNITS,       /* in slices: [ROWS / 32][2][32 lanes] of 16 bytes */
+        DZ1 = WEIGHT2 + 4 * TILE_IN * TILE_OUT,         /* in slices (layer1_block::write_dz1_slices) */
         HALVES = DZ1 + DZ1_BYTES,                       /* the peer's part of Z1, then H1: [THREADS] */
         H2 = HALVES + 4 * THREADS,                      /* of owned rows: [MAX_OWN][TILE_OUT] */
         DZ2_ROWS = H2 + 4 * MAX_OWN * TILE_OUT,         /* the same */
@@ -80,17 +92,16 @@ struct smem_layout {
         LARGEST = DZ1_MAX + 4 * SPLIT_K * UNITS,          /* largest_id: magnitudes, as bits */
         INPUTS = LARGEST + 16,                            /* input_ring */
         BARRIERS_AT = INPUTS + input_ring<2>::BYTES,      /* [BARRIERS] */
-        W1 = BARRIERS_AT + (8 * BARRIERS + 15) / 16 * 16; /* [pairs of packs][2][32 lanes] of 16 bytes */
-    /* The peer's sums of layer 2 use dZ2 while it holds nothing (layer2_block::peer_sums). GRADIENT_SUMS of
-       dW2, [THREADS] of 16 bytes, use H2 and DZ2_ROWS. */
-    static constexpr int GRADIENT_SUMS = H2;
+        W1 = BARRIERS_AT + (8 * BARRIERS + 15) / 16 * 16; /* in slices, of padded_packs */
+    /* The peer's sums of layer 2 use dZ2 while it holds nothing (layer2_block::peer_sums). */
+    static constexpr int GRADIENT_SUMS = H2; /* of dW2, [THREADS] of 16 bytes, use H2 and DZ2_ROWS */
     static_assert(GRADIENT_SUMS + THREADS * 16 <= OUT_WEIGHT && W1 % 16 == 0, "aliases fit");
 
     __host__ __device__ static int pixels(int packs) {
-        return W1 + (packs + 1) / 2 * 2 * 32 * 16;
+        return W1 + by_wgmma::padded_packs(packs) * by_wgmma::K16_BYTES;
     }
     __host__ __device__ static size_t bytes(int packs) {
-        return (size_t)pixels(packs) + 2 * (size_t)ROWS * pixel_pitch(packs);
+        return (size_t)pixels(packs) + 2 * (size_t)ROWS * pixel_pitch(packs) + by_wgmma::BEYOND;
     }
 };
 
@@ -164,7 +175,6 @@ struct block {
     __device__ void expect_peer() const {
         if (has_units) mbarrier_expect_tx(barrier(Z1_FULL), 4 * THREADS);
         if (has_tile) mbarrier_expect_tx(barrier(Z2_FULL), 32 * THREADS);
-        if (has_rows) mbarrier_expect_tx(barrier(DZ2_FULL), dz2_matrix::BYTES / 2);
         if (has_units) mbarrier_expect_tx(barrier(DZ1_FULL), DZ1_BYTES / 2 + 4 * UNITS);
     }
 };

@@ -35,4 +35,15 @@ __device__ inline void stmatrix_x4(const void *row, const uint32_t (&words)[4]) 
 #endif
 }
 
+/* The same, transposed: a word holds two neighbours of a column of the stored matrix. */
+__device__ inline void stmatrix_x4_trans(const void *row, const uint32_t (&words)[4]) {
+#if __CUDA_ARCH__ >= 900
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "r"(at), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+#endif
+}
+
 #endif

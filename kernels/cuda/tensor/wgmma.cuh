@@ -144,6 +144,14 @@ __device__ inline uint64_t wgmma_swizzle128_transposed(const void *at, uint32_t 
     return (address >> 4 & 0x3fff) | (uint64_t)(group >> 4) << 16 | eight_of_k >> 4 << 32 | layout << 62;
 }
 
+/* The same with 32 rows or columns at most: each k has 64 bytes, swizzled as by wgmma_swizzle64. `at` is a
+   multiple of 512, plus 1024 for each further 16 of k, plus 16 for each further 8 rows or columns. */
+__device__ inline uint64_t wgmma_swizzle64_transposed(const void *at) {
+    const uint64_t eight_of_k = 512, layout = 2;
+    const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
+    return (address >> 4 & 0x3fff) | (uint64_t)1 << 16 | eight_of_k >> 4 << 32 | layout << 62;
+}
+
 /* The same without a swizzle, in groups of 8 rows or columns, `group` bytes apart: 16 bytes of each k, and
    `eight_of_k` bytes from eight k to the next. `at` is a multiple of 16. */
 __device__ inline uint64_t wgmma_plain_transposed(const void *at, uint32_t eight_of_k, uint32_t group) {

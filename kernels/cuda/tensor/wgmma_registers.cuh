@@ -1,4 +1,4 @@
-/* PTX wgmma of bfloat16 with A in registers. As wgmma.cuh. */
+/* PTX wgmma of bfloat16 or float16 with A in registers. As wgmma.cuh. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_WGMMA_REGISTERS_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_WGMMA_REGISTERS_CUH
 
@@ -28,6 +28,30 @@ __device__ inline void wgmma_registers(float (&d)[36], const uint32_t (&a)[4], u
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35}, {%36, %37, %38, %39}, %40, adds, 1, 1, %42; }"
                  : D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28), D4(32)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
+#endif
+}
+
+/* The same of float16, 16 or 32 columns. */
+template <bool B_BY_K>
+__device__ inline void wgmma_f16_registers(float (&d)[8], const uint32_t (&a)[4], uint64_t b, bool adds) {
+#ifdef HAVE_WGMMA
+    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %13, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+                 "{%8, %9, %10, %11}, %12, adds, 1, 1, %14; }"
+                 : D4(0), D4(4)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
+#endif
+}
+
+template <bool B_BY_K>
+__device__ inline void wgmma_f16_registers(float (&d)[16], const uint32_t (&a)[4], uint64_t b, bool adds) {
+#ifdef HAVE_WGMMA
+    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "{%16, %17, %18, %19}, %20, adds, 1, 1, %22; }"
+                 : D4(0), D4(4), D4(8), D4(12)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
 #endif
 }

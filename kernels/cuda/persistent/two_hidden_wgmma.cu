@@ -2,8 +2,8 @@
    `./train --layers 784-512-512-10 --backend cuda-tuned` runs it.
 
    Layer 1    a thread block has 8 units and half of the pixels: its part of W1 in registers and in int8
-              slices, and its part of the batch as bytes (int8_layer1.cuh). Its peer in the cluster has the
-              other half.
+              slices, and its part of the batch as bytes (int8_wgmma.cuh), which a kernel before each launch
+              has gathered. Its peer in the cluster has the other half.
    Layer 2    a block has a tile of W2, 32 x 64, in shared memory, and computes with it three products of 128
               x 32 x 64 in true float32 on the tensor cores (f16x2.cuh): a sixteenth of the sum for Z2, an
               eighth of that for dH1, and all of dW2. The tiles of peers are one below the other. H1 and W2
@@ -11,15 +11,12 @@
    Rows       a block sums Z2 of 8 or 16 rows and 64 columns, and computes the loss and dZ2 of its rows.
    Step       Z1 | peers add halves | H1, to the tiles in the rows of these units | Z2 | peers add | to the
               owners of the rows: H2, partial logits | to owners of the same rows: loss, dZ2 | to the tiles in
-              these columns, half of it to each peer | dH1 | to the owners of the units: dZ1, half of the rows
-              to each peer | dW1. dW2 is computed while dH1 travels; gradients and weights of the output layer
-              travel behind other work, and the pixels of the next step are copied.
+              these columns | dH1 | to the owners of the units: dZ1, half of the rows to each peer | dW1. dW2
+              is computed while dH1 travels; gradients and weights of the output layer travel behind other
+              work, and the pixels of the next step are copied.
    Exchange   LL packets in one buffer each (docs/gpu-engines.md says why one is enough), and DSMEM.
-   Bound by   latency and the L2 cache. 784-512-512-10 at batch 128 on 128 thread blocks, in cycles: 400
-              products of m16n8k32 each way for layer 1 and 3 x 384 of m16n8k16 for layer 2, at 2 cycles:
-              3900; about 3000 instructions of each warp, four warps to a scheduler: 12,000; 50 KB of pixels
-              and 93 KB of packets in, 48 KB out, at 20 bytes a cycle: 9500, partly hidden; five exchanges of
-              about 1000 in sequence and four by DSMEM of about 500. Measured: docs/gpu-engines.md. */
+   Bound by   instructions, latency and the L2 cache, 784-512-512-10 at batch 128 on 128 thread blocks: tensor
+              cores need 2000 cycles of 26,000. docs/gpu-engines.md has the cycles of the stages. */
 #include "kernels/cuda/persistent/two_hidden_layer1.cuh"
 #include "kernels/cuda/persistent/two_hidden_layer2.cuh"
 #include "kernels/cuda/persistent/two_hidden_output.cuh"
@@ -28,13 +25,13 @@ namespace persistent::two_hidden {
 
 template <int OWN, bool VELOCITY> struct trainer {
     typedef two_hidden::plan plan_type;
-    static constexpr int MAX_THREADS = THREADS;
+    static constexpr int MAX_THREADS = THREADS, SHARED_ALIGNMENT = 1024;
     const plan_type &plan;
     layer1_block<VELOCITY> layer1;
     layer2_block<VELOCITY> layer2;
     output_block<OWN, VELOCITY> output;
     int end;
-    unsigned phase; /* of the mbarriers */
+    unsigned phase; /* of the mbarriers: the number of the step in the launch */
 
     __device__ trainer(const plan_type &plan, void *shared, int end)
         : plan(plan), layer1(plan, (char *)shared), layer2(plan, (char *)shared),
@@ -53,7 +50,7 @@ template <int OWN, bool VELOCITY> struct trainer {
         inputs.store(first % 2, inputs.prefetch(plan, first, plan.rows_of(first, end)));
         cluster_barrier();
         layer1.write_slices();
-        layer1.copy_images(first, plan.rows_of(first, end));
+        layer1.copy_images(first, 0);
         __syncthreads();
     }
 
@@ -70,14 +67,10 @@ template <int OWN, bool VELOCITY> struct trainer {
         bool bad = false;
         phase++;
         if (threadIdx.x == 0) layer1.expect_peer();
-        mbarrier_wait(layer1.barrier(PIXELS_FULL), now.phase);
-        profile.stage(0);
         if (output.has_rows) output.try_poll_weights(new_weights);
-        layer1.forward(step);
+        layer1.forward(now);
         inputs.store((step + 1) % 2, ahead);
-        __syncthreads();
         profile.stage(1);
-        layer1.activate_half(now);
         layer2.write_planes();
         profile.stage(2);
         layer2.receive_h1(now);
@@ -119,9 +112,12 @@ template <int OWN, bool VELOCITY> struct trainer {
         if (bad) return false;
         layer1.write_dz1_slices(dz1);
         if (threadIdx.x == 0) *layer2.largest(LARGEST_H1) = *layer2.largest(LARGEST_W3) = 0;
-        layer1.copy_images(step + 1, plan.rows_of(step + 1, end));
+        if (step + 1 < end) layer1.copy_images(step + 1, (int)phase);
         if (output.has_rows) output.update_weights(gradient, now);
-        if (layer1.has_units) mbarrier_wait(layer1.barrier(DZ1_FULL), now.phase);
+        if (layer1.has_units) {
+            mbarrier_wait(layer1.barrier(DZ1_FULL), now.phase);
+            wgmma_written(); /* slices of both peers */
+        }
         __syncthreads();
         profile.stage(13);
         layer1.update_weights(now);
@@ -168,7 +164,8 @@ struct form {
         plan->packs = (plan->features / PIXELS + SPLIT_K - 1) / SPLIT_K;
         const size_t bytes = STATIC_SHARED + smem_layout::bytes(plan->packs);
         if (context->major < 9 || plan->blocks() > fused_processors(context, network) ||
-            bytes > (size_t)context->shared_bytes || MAX_PACKS < plan->packs) {
+            bytes > (size_t)context->shared_bytes || MAX_PACKS < plan->packs ||
+            !cuda_compiled_for_wgmma(launch(*plan).kernel)) {
             snprintf(why, size, "it needs %d SMs of compute capability 9.0 with %zu bytes of shared memory",
                      plan->blocks(), bytes);
             return false;
@@ -177,12 +174,12 @@ struct form {
     }
 
     static double seconds(const tuned_context *, const fused_network *, const plan &plan) {
-        return (22200 + 90 * plan.packs + 290 * plan.tiles_out) / FUSED_CLOCK; /* fitted to measured steps */
+        return (20200 + 90 * plan.packs + 290 * plan.tiles_out) / FUSED_CLOCK; /* fitted to measured steps */
     }
 
     static void lay_out(const fused_network *, plan *plan, memory_layout &layout) {
         const size_t in = plan->tiles_in, out = plan->tiles_out, owners = plan->downs,
-                     groups = in * TILE_IN / UNITS;
+                     groups = in * TILE_IN / UNITS, steps = (plan->count + plan->batch - 1) / plan->batch;
         layout.take(&plan->h1, groups * 2 * ROWS);
         layout.take(&plan->z2, out * (ROWS / GROUP) * (in / 2) * 2 * POSITIONS);
         layout.take(&plan->dz2, out * CHUNKS * 2 * ROWS);
@@ -192,6 +189,7 @@ struct form {
         layout.take(&plan->out_sums, out * TILE_OUT * owners * PACKETS);
         layout.take(&plan->out_bias, out * owners * PACKETS);
         layout.take(&plan->out_weight, out * TILE_OUT * PACKETS);
+        layout.take(&plan->gathered, (steps < LONGEST ? steps : LONGEST) * SPLIT_K * plan->slice_bytes());
         plan->lay_out_tally(layout, plan->downs, ROWS / plan->downs);
     }
 
@@ -207,6 +205,9 @@ struct form {
         launch.threads = THREADS;
         launch.cluster = 2;
         launch.shared_bytes = smem_layout::bytes(plan.packs);
+        launch.prologue = (const void *)gather_batch;
+        launch.prologue_threads = GATHER_THREADS;
+        launch.longest = LONGEST;
         launch.clear = plan.h1;
         launch.clear_bytes = plan.phased_bytes;
         return launch;
