@@ -53,7 +53,7 @@ struct chain_helpers : chain_loss {
 
     static const int SENDERS = 64; /* threads of the last two helper warps */
 
-    __device__ void send_dz(int i, float scale) const {
+    __device__ void send_dz(int i, float scale, bool bad) const {
         const uint32_t phase = phase_of(i);
         if (rank >= plan.groups) return;
         uint4 *to = plan.dz_of(i, rank);
@@ -61,7 +61,7 @@ struct chain_helpers : chain_loss {
         for (int k = self % SENDERS; k < PRODUCT_PACKETS; k += SENDERS)
             send_packet(to + k, memory.dz[i % 2][0][k], phase);
         if (self % SENDERS == 0)
-            send_packet(to + PRODUCT_PACKETS, make_uint4(__float_as_uint(scale), memory.bad, 0, 0), phase);
+            send_packet(to + PRODUCT_PACKETS, make_uint4(__float_as_uint(scale), bad, 0, 0), phase);
     }
 
     /* --- b1 --- */
@@ -290,12 +290,13 @@ struct chain_helpers : chain_loss {
                     if (lane < own) memory.label[(i + 1) % 2][lane] = label;
                     if (lane == 0) memory.rate = next_rate;
                 }
-                if (step + 1 < end) barrier_arrive<BARRIER_OUTPUT, BLOCK_THREADS>();
             }
             profile.stage(3);
             if (helper() != WEIGHT_WARP) wait_for_dz(i);
+            /* After that wait: a helper that lags two steps behind would miss a phase of dz_full. */
+            if (!bad && step + 1 < end) barrier_arrive<BARRIER_OUTPUT, BLOCK_THREADS>();
             profile.stage(4);
-            if (helper() >= FIRST_SENDER) send_dz(i, scale);
+            if (helper() >= FIRST_SENDER) send_dz(i, scale, bad);
             if (bad) {
                 if (step + 2 < end) wait_for_gram(i + 2); /* no copy may be on its way at the end */
                 break;
