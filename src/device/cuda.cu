@@ -340,6 +340,7 @@ extern "C" const struct device_driver device_cuda = {
     .stage_release = cuda_stage_release,
     .stage_wait = cuda_stage_wait,
     .synchronize = cuda_synchronize,
+    .check = cuda_check,
     .ops = cuda_table,
     .lap = cuda_lap,
     .stream = cuda_stream,

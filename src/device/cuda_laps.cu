@@ -61,7 +61,11 @@ void cuda_lap(struct device *device, struct profile_slot slot) {
     state->slot[state->pending++] = slot;
 }
 
+enum status cuda_check(struct device *device) {
+    return cuda_report(state_of(device));
+}
+
 enum status cuda_synchronize(struct device *device) {
     cuda_wait(device);
-    return cuda_report(state_of(device));
+    return cuda_check(device);
 }

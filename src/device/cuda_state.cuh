@@ -47,6 +47,7 @@ bool cuda_wait(struct device *device);
 enum status cuda_report(struct cuda_state *state);
 void cuda_lap(struct device *device, struct profile_slot slot);
 enum status cuda_synchronize(struct device *device);
+enum status cuda_check(struct device *device);
 
 /* Slots of device.h that use the other streams (cuda_side_streams.cu). */
 void *cuda_prefetch_begin(struct device *device);

@@ -54,7 +54,7 @@ static void host_zero(struct device *device, void *memory, size_t bytes) {
     if (bytes) memset(memory, 0, bytes);
 }
 
-static enum status host_synchronize(struct device *device) {
+static enum status host_synchronize(struct device *device) { /* and check */
     (void)device;
     return STATUS_OK;
 }
@@ -135,6 +135,7 @@ const struct device_driver device_host = {
     .zero = host_zero,
     .copy = host_copy,
     .synchronize = host_synchronize,
+    .check = host_synchronize,
     .ops = host_table,
     .lap = host_lap,
     .set_threads = host_set_threads,

@@ -1,5 +1,6 @@
 /* The order of the images of an epoch and the scalars of its steps, drawn on the host and uploaded. If the
-   device can prefetch, those of the next epoch are uploaded during the current one. */
+   device can prefetch, those of the next epoch are uploaded during the current one. Both lie in one piece of
+   memory, scalars first: one copy. */
 #ifndef TESSERA_NN_EPOCH_FEED_H
 #define TESSERA_NN_EPOCH_FEED_H
 
@@ -8,16 +9,14 @@
 struct epoch_feed {
     const struct config *config;
     size_t images, steps;         /* of an epoch */
-    uint32_t *order;              /* device, [images]: image indices, batch after batch */
     struct step_scalars *scalars; /* device, [steps]: learning rates and the like */
+    uint32_t *order;              /* device, [images]: image indices, batch after batch */
 
-    uint32_t *prefetched_order; /* device, of a later epoch; NULL if the device cannot prefetch */
-    struct step_scalars *prefetched_scalars;
+    void *prefetched;         /* device, both of a later epoch; NULL if the device cannot prefetch */
     int64_t prefetched_epoch; /* -1: none */
 
-    uint32_t *host_order; /* host memory of the same sizes */
-    struct step_scalars *host_scalars;
-    int64_t drawn_epoch; /* the epoch in host memory; -1: none */
+    void *drawn;         /* host memory, both */
+    int64_t drawn_epoch; /* -1: none */
 };
 
 enum status epoch_feed_open(struct epoch_feed *feed, struct device *device, const struct config *config,

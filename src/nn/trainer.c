@@ -71,9 +71,9 @@ static enum status run_steps(struct trainer *trainer, const struct trainer_obser
         if (observer->progress)
             observer->progress(observer->self, (size_t)state->epoch + 1, (size_t)state->step, trainer->steps,
                                state->tally.loss_sum / (double)state->tally.images);
-        device_lap(device, PART_OTHER);
+        if ((size_t)state->step < trainer->steps) device_lap(device, PART_OTHER);
     }
-    return device->driver->synchronize(device);
+    return device->driver->check(device); /* the download has waited */
 }
 
 /* Reports the losses for --log-steps, from step `first` of this epoch. */
