@@ -109,10 +109,14 @@ struct row_tally : training_plan {
     unsigned *ticket;
 
     void lay_out_tally(memory_layout &layout, int all_owners, int rows_of_owner) {
+        layout.take(&records, (size_t)count);
+        lay_out_sums(layout, all_owners, rows_of_owner);
+    }
+
+    void lay_out_sums(memory_layout &layout, int all_owners, int rows_of_owner) {
         const size_t steps = (count + batch - 1) / batch;
         owners = all_owners;
         own = rows_of_owner;
-        layout.take(&records, (size_t)count);
         layout.take(&row_loss, steps * owners);
         layout.take(&row_correct, steps * owners);
         layout.take(&ticket, 1);
@@ -137,11 +141,17 @@ struct row_tally : training_plan {
             row_loss[(size_t)step * owners + f] = of_step;
             row_correct[(size_t)step * owners + f] = correct;
         }
+        add_sums_to_tally(first, end);
+    }
+
+    /* The same from the sums of each owner, which the caller has stored. */
+    __device__ void add_sums_to_tally(int first, int end) const {
         if (!last_block(ticket, (unsigned)owners)) return;
         double total = 0;
         int correct = 0;
         for (int step = first + threadIdx.x; step < end; step += blockDim.x) {
             double of_step = 0;
+#pragma unroll 8
             for (int o = 0; o < owners; o++) {
                 of_step += __ldcg(row_loss + (size_t)step * owners + o);
                 correct += __ldcg(row_correct + (size_t)step * owners + o);

@@ -3,7 +3,6 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_CUH
 
-#include "kernels/cuda/persistent/bf16x3.cuh"
 #include "kernels/cuda/persistent/byte_pixels.cuh"
 #include "kernels/cuda/persistent/f16x2.cuh"
 
@@ -38,7 +37,7 @@ struct plan : byte_pixel_plan<2> {
     int groups, slices;      /* of GROUP_UNITS units; of pixels: workers of a group, in one cluster */
     int packs, tiles;        /* of an image; of a warp of a worker, at most */
     uint4 *gram;             /* [steps of a launch][ROW_TILES][ROW_TILES][2 planes][32 lanes] */
-    uint32_t *gram_made;     /* [steps of a launch]: 1 if the matrix is there */
+    uint32_t *gram_made;     /* [steps of a launch]: the parts of a matrix that are there */
     uint4 *dz;               /* packets: [2][groups][DZ_PACKETS] */
     uint4 *products;         /* packets: [2][groups][UNIT_TILES][MAIN_THREADS] */
 
@@ -141,17 +140,9 @@ __device__ inline uint32_t half2_of_bytes(uint32_t word, uint32_t select) {
         __hsub2(*reinterpret_cast<const __half2 *>(&above), *reinterpret_cast<const __half2 *>(&offset)));
 }
 
-/* --- the order of k ---
-
-   Over rows of the batch: k = 2 j and 2 j + 1 of a tile are rows j and j + 8, since a lane has both of a
-   result. Over pixels: k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 are pixels 4 t .. 4 t + 3 of a pack, one
-   word. */
-
-/* B of a product over rows: lane 4 unit + t has {high, high, low, low} of the pairs j = t and j = t + 4. The
-   position of pair g of `unit`, in words. */
-__device__ inline int pair_offset(int tile, int unit, int g) {
-    return (tile * 32 + 4 * unit + g % 4) * 4 + g / 4;
-}
+/* The order of k over pixels: k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 are pixels 4 t .. 4 t + 3 of a pack,
+   one word. A packet of dZ is B of a product over rows: lane 4 unit + t has rows 2 t and 2 t + 1 of a tile
+   in plane 0, then rows 2 t + 8 and 2 t + 9, and the same of plane 1. */
 
 } // namespace persistent::look_ahead
 

@@ -15,7 +15,7 @@ struct chain : chain_helpers {
         if (rank >= plan.groups) return;
         uint4 *to = plan.last_dz + rank * DZ_PACKETS;
 #pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++) to[n * MAIN_THREADS + self] = memory.dz[i % 2][n][self];
+        for (int n = 0; n < UNIT_TILES; n++) to[n * MAIN_THREADS + self] = packet_of(i, n, warp);
         if (self == 0) to[PRODUCT_PACKETS].x = __float_as_uint(scale);
     }
 
@@ -24,7 +24,11 @@ struct chain : chain_helpers {
         if (rank >= plan.groups) return 0;
         const uint4 *from = plan.last_dz + rank * DZ_PACKETS;
 #pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++) memory.dz[1][n][self] = from[n * MAIN_THREADS + self];
+        for (int n = 0; n < UNIT_TILES; n++) {
+            const uint4 packet = from[n * MAIN_THREADS + self];
+            const uint32_t words[4] = {packet.x, packet.y, packet.z, packet.w};
+            stmatrix_x4(&memory.dz[1][n][self], words);
+        }
         return __uint_as_float(from[PRODUCT_PACKETS].x);
     }
 
@@ -42,33 +46,35 @@ struct chain : chain_helpers {
             const bool last = step + 1 == end;
             tile_values z, h, dz;
             float4 g[2];
-            late_product late = request_product(i);
+            late_product late;
             profile.stage(0);
-            correct(gram, memory.dz[(i + 1) % 2], i, factor, z);
+            correct(gram, i, factor, z, late);
             profile.stage(1);
             if (memory.bad) { /* the step before */
                 if (self == 0) memory.steps = i;
                 return;
             }
-            late.wait(i);
             barrier_sync<BARRIER_OUTPUT, BLOCK_THREADS>();
-            profile.stage(2);
             const logit_weights w2(*this);
             const plane_scale scale = memory.dz_scale;
             factor = -memory.rate * scale.scale * (GRAM_SCALE / GRAM_ONE);
+            late.wait(i);
+            profile.stage(2);
             add_product(late, i, z);
             activate_tile(rows, z, h);
             send_logits(h, w2);
-            if (rows > 0) store_hidden(h); /* always; but ptxas moves no arithmetic before a branch */
+            store_hidden(h);
             const gradient_weights w(*this);
             barrier_arrive<BARRIER_ROWS, BLOCK_THREADS>(); /* H is stored, and W2 may be overwritten */
             profile.stage(3);
+            expect_now(memory.logits_full + warp);
+            expect_now(memory.gradient_full + warp);
             if (!last) { /* while packets are on their way */
                 wait_for_gram(i + 1);
                 gram.load<0, ROW_TILES / 2>(*this, memory.gram[(i + 1) % 2]);
             }
             profile.stage(4);
-            output_layer(step, i, rows);
+            output_layer(i, rows);
             profile.stage(6);
             if (!last) gram.load<ROW_TILES / 2, ROW_TILES>(*this, memory.gram[(i + 1) % 2]);
             profile.stage(7);
@@ -76,13 +82,12 @@ struct chain : chain_helpers {
             profile.stage(8);
             input_gradient(g, w, dz);
             differentiate_tile(rows, z, h, dz);
-            store_planes(memory.dz[i % 2], dz, scale.inverse);
+            store_planes(i, dz, scale.inverse);
             if (bad) memory.bad = true;
             announce_dz();
             profile.stage(9);
-            expect_next(memory.gradient_full + warp);
-            profile.stage(11);
             if (last) {
+                send_dz(i);
                 keep_dz(i, scale.scale);
                 if (self == 0) memory.steps = i + 1;
                 return;
@@ -115,8 +120,6 @@ struct chain : chain_helpers {
             for (int i = 0; i < MAIN_WARPS; i++) {
                 mbarrier_init(memory.logits_full + i);
                 mbarrier_init(memory.gradient_full + i);
-                mbarrier_expect_tx(memory.logits_full + i, EXCHANGE_BYTES);
-                mbarrier_expect_tx(memory.gradient_full + i, EXCHANGE_BYTES);
             }
             for (int i = 0; i < 2; i++) mbarrier_init(memory.gram_full + i);
             for (int i = 0; i < MAIN_WARPS / 2; i++) mbarrier_init(memory.dz_full + i, 2);
@@ -137,7 +140,8 @@ struct chain : chain_helpers {
             run_helpers(first, profile);
         __syncthreads();
         store(first + memory.steps, memory.bad);
-        if (rank < plan.owners) plan.add_to_tally(rank, first, first + memory.steps);
+        if (warp == 0) sum_records(first + memory.steps - 1, memory.steps - 1);
+        if (rank < plan.owners) plan.add_sums_to_tally(first, first + memory.steps);
         cluster_barrier(); /* the shared memory of a block must outlive its mail */
     }
 

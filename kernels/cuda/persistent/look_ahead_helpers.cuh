@@ -24,7 +24,8 @@ struct chain_helpers : chain_loss {
        and a fence take thousands of cycles. */
     __device__ void wait_for_makers(int first, int i, int &made) const {
         if (i < made) return;
-        const int next = min(2 * max(i, 16), end - first);
+        const int at_once = shared_matrices(plan);
+        const int next = min(i < at_once ? at_once : 2 * max(i, 16), end - first);
         for (int k = i + lane; k < next; k += 32) wait_for_maker(plan, k);
         __syncwarp();
         asm volatile("fence.proxy.async;" : : : "memory");
@@ -51,17 +52,11 @@ struct chain_helpers : chain_loss {
         for (int n = 0; n < MAIN_WARPS / 2; n++) mbarrier_wait(memory.dz_full + n, i + 1);
     }
 
-    static const int SENDERS = 64; /* threads of the last two helper warps */
-
-    __device__ void send_dz(int i, float scale, bool bad) const {
-        const uint32_t phase = phase_of(i);
-        if (rank >= plan.groups) return;
-        uint4 *to = plan.dz_of(i, rank);
-#pragma unroll
-        for (int k = self % SENDERS; k < PRODUCT_PACKETS; k += SENDERS)
-            send_packet(to + k, memory.dz[i % 2][0][k], phase);
-        if (self % SENDERS == 0)
-            send_packet(to + PRODUCT_PACKETS, make_uint4(__float_as_uint(scale), bad, 0, 0), phase);
+    /* To the workers, one warp. */
+    __device__ void send_header(int i, float scale, bool bad) const {
+        if (rank < plan.groups && lane == 0)
+            send_packet(plan.dz_of(i, rank) + PRODUCT_PACKETS, make_uint4(__float_as_uint(scale), bad, 0, 0),
+                        phase_of(i));
     }
 
     /* --- b1 --- */
@@ -74,7 +69,7 @@ struct chain_helpers : chain_loss {
             float high[2][4] = {}, low[4] = {};
 #pragma unroll
             for (int k = 0; k < ROW_TILES; k++) {
-                const uint4 b = memory.dz[i % 2][n][k * 32 + lane];
+                const uint4 b = packet_of(i, n, k);
                 mma_f16(low, ones, b.z, b.w);
                 mma_f16(high[k * 2 / ROW_TILES], ones, b.x, b.y);
             }
@@ -97,61 +92,44 @@ struct chain_helpers : chain_loss {
 
     /* --- W2 --- */
 
-    /* sum = A B of bfloat16 planes, the six products of bf16x3.cuh, in two sums. */
-    __device__ static void multiply_planes(float (&sum)[4], const uint32_t (&a)[PLANES][4],
-                                           const uint32_t (&b)[PLANES], const uint32_t (&b2)[PLANES]) {
-        float small[4] = {};
-#pragma unroll
-        for (int e = 0; e < 4; e++) sum[e] = 0;
-#pragma unroll
-        for (int order = PLANES - 1; order >= 0; order--)
-#pragma unroll
-            for (int i = order; i >= 0; i--)
-                mma_bf16(order == PLANES - 1 ? small : sum, a[i], b[order - i], b2[order - i]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) sum[e] += small[e];
+    /* H of rows `first` + t and t + 4, units g and g + 8: A of dW2, transposed. */
+    __device__ tf32_pair<4> hidden_of(int first) const {
+        const float *row = memory.hidden[first + lane_t()] + lane_g(), *row4 = row + 4 * HIDDEN_PITCH;
+        return tf32_pair<4>(row[0], row[UNITS], row4[0], row4[UNITS]);
     }
 
-    /* Sums of dW2 and db2 over this warp's rows, by tensor cores: units are the rows of a product, and pairs
-       of k are rows j and j + 4 of the batch. True if a loss is not finite. */
+    /* Sums of dW2 and db2 over this warp's rows, dW2 by tensor cores: units are the rows of a product. True
+       if a loss is not finite. */
     __device__ bool sum_output_gradient(int i) const {
-        static const int TILES = ROW_TILES / HELPER_WARPS;
-        const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-        const int g = lane_g(), t = lane_t();
-        const int first = helper() * TILES * TILE, r = first + lane / 16 * 8 + lane % 8 / 2 + lane % 2 * 4;
-        float sum[2][4] = {}, bias[2][4] = {};
-        uint32_t hidden[TILES][PLANES][4];
+        static const int COUNT = ROWS / HELPER_WARPS, K = 8;
+        const int g = lane_g(), t = lane_t(), first = helper() * COUNT;
+        const int column[2] = {class_column(g), g / 2 * 4 + 2 + g % 2}; /* classes 0 to 7, then the others */
+        float sum[2][2][4] = {}, bias[2] = {};
+        static_assert(COUNT == 4 * K);
+        const tf32_pair<4> hidden[COUNT / K] = {hidden_of(first), hidden_of(first + K),
+                                                hidden_of(first + 2 * K), hidden_of(first + 3 * K)};
+        for (int w = 0; w < COUNT / TILE; w++)
+            mbarrier_wait(memory.gradient_full + helper() * (COUNT / TILE) + w, i);
 #pragma unroll
-        for (int tile = 0; tile < TILES; tile++)
-#pragma unroll
-            for (int p = 0; p < PLANES; p++)
-                ldmatrix_x4_trans(hidden[tile][p],
-                                  memory.hidden[p][r + tile * TILE] + hidden_chunk(r, lane / 8 % 2));
-        for (int tile = 0; tile < TILES; tile++)
-            mbarrier_wait(memory.gradient_full + helper() * TILES + tile, i);
-#pragma unroll
-        for (int tile = 0; tile < TILES; tile++) {
+        for (int k = 0; k < COUNT / K; k++)
 #pragma unroll
             for (int c = 0; c < 2; c++) {
-                const float *column =
-                    reinterpret_cast<const float *>(memory.gradient[first + tile * TILE + t]) +
-                    (c == 0 ? class_column(g) : g / 2 * 4 + 2 + g % 2);
-                uint32_t b[PLANES], b2[PLANES];
-                float part[4];
-                split_into_planes(column[0], column[4 * PACKED_PITCH], b);
-                split_into_planes(column[8 * PACKED_PITCH], column[12 * PACKED_PITCH], b2);
-                multiply_planes(part, hidden[tile], b, b2);
-#pragma unroll
-                for (int e = 0; e < 4; e++) sum[c][e] += part[e];
-#pragma unroll
-                for (int p = PLANES - 1; p >= 0; p--) mma_bf16(bias[c], ones, b[p], b2[p]);
+                const float *row = &memory.gradient[first + K * k + t]->x + column[c];
+                const float b[2] = {row[0], row[4 * PACKED_PITCH]};
+                bias[c] += b[0] + b[1];
+                multiply_tf32x3(sum[k % 2][c], hidden[k], tf32_pair<2>(b[0], b[1]));
             }
-        }
 #pragma unroll
         for (int u = 0; u < UNIT_TILES; u++)
-            put_sums(u * UNITS + g, sum[0][2 * u], sum[0][2 * u + 1], sum[1][2 * u]);
-        if (g == 0) put_sums(GROUP_UNITS, bias[0][0], bias[0][1], bias[1][0]);
-        return bias[0][0] != bias[0][0];
+            put_sums(u * UNITS + g, sum[0][0][2 * u] + sum[1][0][2 * u],
+                     sum[0][0][2 * u + 1] + sum[1][0][2 * u + 1], sum[0][1][2 * u] + sum[1][1][2 * u]);
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            bias[c] += __shfl_xor_sync(0xffffffffu, bias[c], 1);
+            bias[c] += __shfl_xor_sync(0xffffffffu, bias[c], 2);
+            if (t == 0) memory.sums[helper()][GROUP_UNITS][column[c]] = bias[c];
+        }
+        return bias[0] != bias[0];
     }
 
     __device__ void put_sums(int u, float first, float second, float third) const {
@@ -244,9 +222,9 @@ struct chain_helpers : chain_loss {
         return lane < own && r < plan.rows_of(step, end) ? plan.order[(size_t)step * plan.batch + r] : 0;
     }
 
-    /* The first warp has W2, the second the biases; the last two send dZ, and the last one has
-       G copied, and the next labels and rate. */
-    enum { WEIGHT_WARP, BIAS_WARP, FIRST_SENDER, LAST_HELPER };
+    /* Beside dW2, the first warp has W2, the second the biases and the loss, and the last one has G copied,
+       and the next labels and rate. */
+    enum { WEIGHT_WARP, BIAS_WARP, LAST_HELPER = HELPER_WARPS - 1 };
 
     __device__ void run_helpers(int first, stage_profile &profile) {
         float rate = plan.rate_of(first);
@@ -264,9 +242,9 @@ struct chain_helpers : chain_loss {
         } else if (helper() == LAST_HELPER) {
             if (lane < own) memory.label[0][lane] = plan.labels[owned_image(first)];
             if (lane == 0) memory.rate = rate;
-            load_gram(first, 1, made);
         }
         barrier_arrive<BARRIER_OUTPUT, BLOCK_THREADS>();
+        if (helper() == LAST_HELPER) load_gram(first, 1, made);
         for (int i = 0; first + i < end; i++) {
             const int step = first + i;
             const float next_rate = plan.rate_of(min(step + 1, end - 1)),
@@ -278,6 +256,7 @@ struct chain_helpers : chain_loss {
             const float scale = memory.dz_scale.scale;
             profile.stage(1);
             if (helper() == LAST_HELPER) load_gram(first, i + 2, made);
+            if (helper() == BIAS_WARP && i > 0) sum_records(step - 1, i - 1);
             const bool bad = barrier_or<BARRIER_HELPERS, HELPER_THREADS>(sum_output_gradient(i));
             profile.stage(2);
             if (!bad) {
@@ -292,11 +271,10 @@ struct chain_helpers : chain_loss {
                 }
             }
             profile.stage(3);
-            if (helper() != WEIGHT_WARP) wait_for_dz(i);
-            /* After that wait: a helper that lags two steps behind would miss a phase of dz_full. */
+            if (helper() == LAST_HELPER) send_header(i, scale, bad);
+            if (helper() == BIAS_WARP) wait_for_dz(i); /* first: if it lags two steps, it misses a phase */
             if (!bad && step + 1 < end) barrier_arrive<BARRIER_OUTPUT, BLOCK_THREADS>();
             profile.stage(4);
-            if (helper() >= FIRST_SENDER) send_dz(i, scale, bad);
             if (bad) {
                 if (step + 2 < end) wait_for_gram(i + 2); /* no copy may be on its way at the end */
                 break;

@@ -10,16 +10,16 @@ namespace persistent::look_ahead {
 struct chain_loss : chain_stages {
     using chain_stages::chain_stages;
 
-    /* Expects the bytes of a mailbox in the next step: once they have arrived in this one, but off the
-       critical path. */
-    __device__ void expect_next(uint64_t *barrier) const {
+    /* Expects the bytes of a mailbox in this step, some of which may have arrived. Those of the last step
+       have. Off the critical path: the warp waits for packets. */
+    __device__ void expect_now(uint64_t *barrier) const {
         if (lane == 0) mbarrier_expect_tx(barrier, EXCHANGE_BYTES);
     }
 
     /* Softmax cross-entropy of this warp's rows, of the owned ones: one, or two in a cluster of 8, which have
        a half of the warp each. A lane adds logits of two blocks; dL/dlogits is sent to all blocks, NaN if the
        loss is not finite, 0 in rows beyond the batch. */
-    __device__ void output_layer(int step, int i, int rows) const {
+    __device__ void output_layer(int i, int rows) const {
         const int lanes = own == 8 ? 32 : 16, sources = lanes / PACKETS,
                   source = (lane & (lanes - 1)) / PACKETS, o = own == 8 ? warp : 2 * warp + lane / 16,
                   r = rank * own + o, label = memory.label[i % 2][o];
@@ -64,12 +64,11 @@ struct chain_loss : chain_stages {
         for (int half = 0; half < 2; half++)
             send(&memory.gradient[r][lane_t()], source + half * sources, packet,
                  memory.gradient_full + r / TILE);
-        expect_next(memory.logits_full + warp);
-        record(step, r, rows, label, z, c, max, sum);
+        record(memory.record[i % 2][o], label, z, c, max, sum);
     }
 
-    __device__ void record(int step, int r, int rows, int label, const float (&z)[3], const int (&c)[3],
-                           float max, float sum) const {
+    __device__ void record(float4 &to, int label, const float (&z)[3], const int (&c)[3], float max,
+                           float sum) const {
         float of_label = -INFINITY;
         int best = MAX_CLASSES; /* the first of the largest */
 #pragma unroll
@@ -82,8 +81,21 @@ struct chain_loss : chain_stages {
             of_label = fmaxf(of_label, __shfl_xor_sync(0xffffffffu, of_label, offset));
             best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
         }
-        if (lane % (own == 8 ? 32 : 16) == 0 && r < rows)
-            plan.record(step, r, make_float4(sum, of_label, max, best == label && sum > 0));
+        if (lane % (own == 8 ? 32 : 16) == 0) to = make_float4(sum, of_label, max, best == label && sum > 0);
+    }
+
+    /* Stores the sum of the losses of the owned rows, and how many are correct, of step i of the launch. */
+    __device__ void sum_records(int step, int i) const {
+        const bool mine = lane < own && rank * own + lane < plan.rows_of(step, end);
+        const float4 row = memory.record[i % 2][lane % own];
+        double loss = mine ? (double)logf(row.x) - ((double)row.y - (double)row.z) : 0;
+        const unsigned correct = __ballot_sync(0xffffffffu, mine && row.w != 0);
+#pragma unroll
+        for (int offset = MAX_OWN / 2; offset > 0; offset /= 2)
+            loss += __shfl_xor_sync(0xffffffffu, loss, offset);
+        if (lane > 0 || rank >= plan.owners) return;
+        plan.row_loss[(size_t)step * plan.owners + rank] = loss;
+        plan.row_correct[(size_t)step * plan.owners + rank] = __popc(correct);
     }
 
     /* dL/dlogits of this lane's two rows and three classes; true if a loss is not finite. */

@@ -6,23 +6,26 @@
 #include "kernels/cuda/persistent/look_ahead_gram.cuh"
 #include "kernels/cuda/persistent/tf32x3.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
+#include "kernels/cuda/tensor/ldmatrix.cuh"
 
 namespace persistent::look_ahead {
 
 static const int MAX_OWN = 2 * MAIN_WARPS;      /* rows of a block of a cluster of 8 */
 static const uint32_t EXCHANGE_BYTES = 64 * 16; /* of a warp */
 static const uint32_t GRAM_BYTES = GRAM_STEP * 16;
+static const int HIDDEN_PITCH = GROUP_UNITS + 8; /* floats: four rows lie in different banks */
 
 struct chain_memory {
-    uint4 dz[2][UNIT_TILES][MAIN_THREADS];  /* planes, as B of a product over rows; by step */
-    float4 logits[ROWS * PACKETS];          /* mailbox: [blocks][owned rows][PACKETS] */
-    float4 gradient[ROWS][PACKETS];         /* mailbox: dL/dlogits */
-    uint4 hidden[PLANES][ROWS][UNIT_TILES]; /* H in bfloat16 planes: hidden_chunk */
-    uint4 fragments[2 * UNIT_TILES][32];    /* of W2, for logit_weights */
+    uint4 dz[2][UNIT_TILES][MAIN_THREADS]; /* planes, 8 rows of a unit: packet_of; by step */
+    float4 logits[ROWS * PACKETS];         /* mailbox: [blocks][owned rows][PACKETS] */
+    float4 gradient[ROWS][PACKETS];        /* mailbox: dL/dlogits */
+    float hidden[ROWS][HIDDEN_PITCH];      /* H */
+    uint4 fragments[2 * UNIT_TILES][32];   /* of W2, for logit_weights */
     float weight[OUT_ROWS][PACKED_PITCH], velocity[OUT_ROWS][PACKED_PITCH]; /* of W2 and b2 */
     float sums[HELPER_WARPS][OUT_ROWS][PACKED_PITCH + 4];                   /* of dW2 and db2; banks */
     float bias[GROUP_UNITS], bias_velocity[GROUP_UNITS], bias_ahead[2][GROUP_UNITS]; /* of layer 1 */
     int label[2][MAX_OWN];                                                           /* by step */
+    float4 record[2][MAX_OWN]; /* by step: sum of exp(z - max), z of the label, max, 1 if correct */
     plane_scale dz_scale;
     float rate; /* of the step */
     int steps;  /* done by this launch */
@@ -40,11 +43,6 @@ __device__ inline int column_class(int e) {
 
 __device__ inline int class_column(int c) { /* of a class below MAX_CLASSES */
     return c < 8 ? c / 2 * 4 + c % 2 : (c - 8) * 4 + 2;
-}
-
-/* The chunk of 8 units of a row of H: swizzled, so that 8 rows lie in different banks. */
-__device__ inline int hidden_chunk(int row, int tile) {
-    return tile ^ row / 4 % 2;
 }
 
 /* The compiler cannot read it again where it is needed: a special register takes 20 cycles. */
@@ -110,18 +108,59 @@ struct chain_stages {
         if (lane == 0) mbarrier_arrive(memory.dz_full + warp / 2);
     }
 
-    /* G dZ of the step before, of which `phase` is the number: three products of planes, the small ones
-       first. */
-    __device__ void correct(const gram_rows &gram, const uint4 (&dz)[UNIT_TILES][MAIN_THREADS], int phase,
-                            float factor, tile_values &z) const {
+    /* What this lane has of dZ of a tile of rows and 8 units as B of mma.sync, or of a packet. */
+    __device__ uint4 packet_of(int i, int n, int tile) const {
+        uint32_t words[4];
+        ldmatrix_x4(words, &memory.dz[i % 2][n][tile * 32 + lane]);
+        return make_uint4(words[0], words[1], words[2], words[3]);
+    }
+
+    /* To the workers, dZ of the rows of this warp. */
+    __device__ void send_dz(int i) const {
+        if (rank >= plan.groups) return;
+#pragma unroll
+        for (int n = 0; n < UNIT_TILES; n++)
+            send_packet(plan.dz_of(i, rank) + n * MAIN_THREADS + self, packet_of(i, n, warp), phase_of(i));
+    }
+
+    /* The packets of a late product, of this thread's rows and columns. */
+    struct late_product {
+        uint4 packet[UNIT_TILES];
+        const uint4 *from;
+
+        __device__ void load() {
+#pragma unroll
+            for (int n = 0; n < UNIT_TILES; n++) packet[n] = load_packet(from + n * MAIN_THREADS);
+        }
+
+        __device__ void wait(int i) {
+            const uint32_t phase = phase_of(i);
+            while (!arrived(packet[0], phase) || !arrived(packet[1], phase)) load();
+            __syncwarp();
+        }
+    };
+
+    __device__ late_product request_product(int i) const {
+        late_product late;
+        late.from = plan.product_of(i, min(rank, plan.groups - 1)) + self;
+        late.load();
+        return late;
+    }
+
+    /* G dZ of step i - 1: three products of planes, the small ones first. While tensor cores multiply, sends
+       that dZ, and requests the late product: it comes late, and a second poll takes as long as this. */
+    __device__ void correct(const gram_rows &gram, int i, float factor, tile_values &z,
+                            late_product &late) const {
         float cross[UNIT_TILES][2][4] = {}, sum[UNIT_TILES][2][4] = {};
         const int first = first_tile();
 #pragma unroll
         for (int k = 0; k < ROW_TILES; k++) {
-            if (k % 2 == 0) mbarrier_wait(memory.dz_full + (k ^ first) / 2, phase);
+            if (k == ROW_TILES / 4 && i > 0) send_dz(i - 1);
+            if (k == ROW_TILES / 2) late = request_product(i);
+            if (k % 2 == 0) mbarrier_wait(memory.dz_full + (k ^ first) / 2, i);
 #pragma unroll
             for (int n = 0; n < UNIT_TILES; n++) {
-                const uint4 b = dz[n][(k ^ first) * 32 + lane];
+                const uint4 b = packet_of(i + 1, n, k ^ first);
                 mma_f16(cross[n][0], gram.low[k], b.x, b.y);
                 mma_f16(cross[n][1], gram.high[k], b.z, b.w);
                 mma_f16(sum[n][k * 2 / ROW_TILES], gram.high[k], b.x, b.y);
@@ -167,30 +206,6 @@ struct chain_stages {
 #pragma unroll
         for (int i = 0; i < 4 * UNIT_TILES; i++)
             if (row(i % 4 / 2) >= rows) values[i / 4][i % 4] = 0;
-    }
-
-    /* The packets of a late product, of this thread's rows and columns. */
-    struct late_product {
-        uint4 packet[UNIT_TILES];
-        const uint4 *from;
-
-        __device__ void load() {
-#pragma unroll
-            for (int n = 0; n < UNIT_TILES; n++) packet[n] = load_packet(from + n * MAIN_THREADS);
-        }
-
-        __device__ void wait(int i) {
-            const uint32_t phase = phase_of(i);
-            while (!arrived(packet[0], phase) || !arrived(packet[1], phase)) load();
-            __syncwarp();
-        }
-    };
-
-    __device__ late_product request_product(int i) const {
-        late_product late;
-        late.from = plan.product_of(i, min(rank, plan.groups - 1)) + self;
-        late.load();
-        return late;
     }
 
     /* Adds the product, and the bias of each column. */
@@ -260,17 +275,12 @@ struct chain_stages {
         }
     }
 
-    /* H in planes, for dW2. */
+    /* H, for dW2. */
     __device__ void store_hidden(const tile_values &h) const {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t planes[PLANES];
-            split_into_planes(h[i / 2][i % 2 * 2], h[i / 2][i % 2 * 2 + 1], planes);
-#pragma unroll
-            for (int p = 0; p < PLANES; p++)
-                reinterpret_cast<uint32_t *>(memory.hidden[p][row(i % 2)] +
-                                             hidden_chunk(row(i % 2), i / 2))[lane_t()] = planes[p];
-        }
+        for (int i = 0; i < 4; i++)
+            *reinterpret_cast<float2 *>(memory.hidden[row(i % 2)] + i / 2 * UNITS + 2 * lane_t()) =
+                make_float2(h[i / 2][i % 2 * 2], h[i / 2][i % 2 * 2 + 1]);
     }
 
     __device__ static void send(const float4 *at, int to, float4 packet, const uint64_t *barrier) {
@@ -294,19 +304,16 @@ struct chain_stages {
         }
     }
 
-    /* dZ in planes, in shared memory. */
-    __device__ void store_planes(uint4 (&to)[UNIT_TILES][MAIN_THREADS], const tile_values &dz,
-                                 float inverse) const {
+    /* dZ of step i in planes, in shared memory. */
+    __device__ void store_planes(int i, const tile_values &dz, float inverse) const {
+        const uint32_t mask = lane_g() % 2 ? ~0u : ~0x00010001u; /* the bit of the phase, in each packet */
 #pragma unroll
-        for (int n = 0; n < UNIT_TILES; n++)
-#pragma unroll
-            for (int u = 0; u < 2; u++) {
-                const plane_pair pair = planes_of(dz[n][u] * inverse, dz[n][2 + u] * inverse);
-                uint32_t *words =
-                    reinterpret_cast<uint32_t *>(to[n]) + pair_offset(warp, 2 * lane_t() + u, lane_g());
-                words[0] = pair.high;
-                words[2] = lane_g() < 4 ? pair.low : pair.low & ~1u; /* the bit of the phase */
-            }
+        for (int n = 0; n < UNIT_TILES; n++) {
+            const plane_pair first = planes_of(dz[n][0] * inverse, dz[n][1] * inverse),
+                             second = planes_of(dz[n][2] * inverse, dz[n][3] * inverse);
+            const uint32_t words[4] = {first.high, second.high, first.low, second.low & mask};
+            stmatrix_x4_trans(&memory.dz[i % 2][n][self], words);
+        }
     }
 };
 

@@ -79,8 +79,7 @@ template <int TILES> struct worker {
 
     /* X^T of step i, all rows of a tile: A of the gradient. */
     __device__ void load_transposed(int i, int tile, uint32_t (&x)[ROW_TILES][4]) const {
-        const int row = lane / 16 * TILE + lane / 8 % 2 * 4 + lane % 8 / 2 + lane % 2 * 8;
-        const uint8_t *from = pixels(i, tile) + row * PIXELS;
+        const uint8_t *from = pixels(i, tile) + lane * PIXELS;
 #pragma unroll
         for (int k = 0; k < ROW_TILES; k += 2) {
             uint32_t words[4];

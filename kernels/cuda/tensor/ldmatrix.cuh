@@ -35,7 +35,7 @@ __device__ inline void stmatrix_x4(const void *row, const uint32_t (&words)[4]) 
 #endif
 }
 
-/* The same, transposed: a word holds two neighbours of a column of the stored matrix. */
+/* The same, transposed: word i of lane 4 g + t goes to rows 2 t and 2 t + 1 of matrix i, element g. */
 __device__ inline void stmatrix_x4_trans(const void *row, const uint32_t (&words)[4]) {
 #if __CUDA_ARCH__ >= 900
     const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
