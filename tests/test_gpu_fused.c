@@ -24,11 +24,19 @@ static const struct recipe {
     {LOOK_AHEAD, "layers=784-100-10 batch-size=128 epochs=3 schedule=cosine lr=0.3"},
     {LOOK_AHEAD, "layers=784-250-10 batch-size=100 epochs=2 momentum=0.5 weight-decay=0.001 activation=tanh"},
     {LOOK_AHEAD, "layers=400-201-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {LOOK_AHEAD, "layers=400-1-10 batch-size=5 epochs=1"},
+    {LOOK_AHEAD, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {LOOK_AHEAD, "layers=304-100-10 batch-size=128 epochs=2"}, /* workers have halves of an image .. */
+    {LOOK_AHEAD, "layers=304-200-10 batch-size=100 epochs=2 momentum=0.9 lr=0.05"},
+    {LOOK_AHEAD, "layers=480-128-10 batch-size=128 epochs=2 weight-decay=0.01"}, /* .. or quarters */
+    {LOOK_AHEAD, "layers=480-250-10 batch-size=128 epochs=2 schedule=cosine"},
+    {LOOK_AHEAD, "layers=624-128-10 batch-size=127 epochs=2 activation=tanh"},
+    {LOOK_AHEAD, "layers=784-37-10 batch-size=2 epochs=1 lr=0.01"}, /* two launches */
     {SPLIT_PIXELS, "layers=784-128-13 batch-size=128 epochs=2 weight-decay=0.01"},
     {LOOK_AHEAD, "layers=784-37-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
     {SPLIT_PIXELS, "layers=784-37-13 batch-size=127 epochs=2 momentum=0.9 lr=0.05 activation=gelu"},
-    {SPLIT_PIXELS, "layers=400-1-10 batch-size=5 epochs=1"},
-    {SPLIT_PIXELS, "layers=400-37-12 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
+    {SPLIT_PIXELS, "layers=400-1-13 batch-size=5 epochs=1"},
+    {SPLIT_PIXELS, "layers=400-37-13 batch-size=127 epochs=2 activation=sigmoid init=xavier"},
     {SPLIT_PIXELS, "layers=784-264-16 batch-size=128 epochs=1"},
     {SPLIT_UNITS, "layers=784-265-10 batch-size=64 epochs=1 activation=gelu"},
     {SPLIT_UNITS, "layers=784-272-12 batch-size=128 epochs=2 momentum=0.9 lr=0.05 schedule=cosine"},

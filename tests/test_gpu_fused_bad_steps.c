@@ -7,13 +7,11 @@
 
 #include "tests/lockstep.h"
 
-static const char *const networks[] = {"layers=784-40-10 batch-size=100",
-                                       "layers=784-120-10 batch-size=100",
-                                       "layers=784-40-30-10 batch-size=100",
-                                       "layers=784-40-30-20-10 batch-size=100",
-                                       "layers=784-40-30-10 batch-size=100 precision=bf16",
-                                       "layers=784-300-10 batch-size=100",
-                                       "layers=784-300-100-10 batch-size=100"};
+static const char *const networks[] = {
+    "layers=784-40-13 batch-size=100",       "layers=784-120-10 batch-size=100",
+    "layers=784-250-10 batch-size=100",      "layers=784-40-30-10 batch-size=100",
+    "layers=784-40-30-20-10 batch-size=100", "layers=784-40-30-10 batch-size=100 precision=bf16",
+    "layers=784-300-10 batch-size=100",      "layers=784-300-100-10 batch-size=100"};
 enum { NETWORKS = sizeof networks / sizeof *networks };
 
 static void a_bad_step_changes_no_weight(void **state) {
@@ -40,31 +38,56 @@ static void a_bad_step_changes_no_weight(void **state) {
     }
 }
 
-/* A step in the middle of a launch diverges: the message names it, and the weights are those before it. */
-static void divergence_in_the_middle(void **state) {
-    (void)state;
-    for (int n = 0; n < NETWORKS; n++) {
-        struct bench bad, good;
-        struct run_summary summary;
-        char settings[160];
-        uint8_t wrong = 200; /* not a class: the loss is NaN */
-        size_t count = 7;    /* steps before the bad one */
-        snprintf(settings, sizeof settings, "%s epochs=1 shuffle=off momentum=0.9 lr=0.02", networks[n]);
-        gpu_open_engine(&bad, "fused", settings);
-        gpu_open_engine(&good, "fused", settings);
-        struct device *device = &bad.compute.device;
-        device->driver->upload(device, bad.trainer.train.labels + 750, &wrong, 1); /* in step 8 */
+static const struct divergence {
+    size_t bad_step; /* from 1; 0: the last one of the epoch */
+    size_t launched; /* steps in a launch of their own, before the launch of the bad one */
+} divergences[] = {{8, 0}, {0, 0}, {8, 5}, {2, 1}};
+enum { DIVERGENCES = sizeof divergences / sizeof *divergences };
+
+static void launch(struct bench *bench, size_t first, size_t count) {
+    assert_status(bench->trainer.engine->run(&bench->trainer, first, &count), STATUS_OK);
+}
+
+static void check_divergence(const char *network, const struct divergence *of) {
+    struct bench bad, good;
+    struct run_summary summary;
+    char settings[160], says[40];
+    const uint8_t wrong = 200; /* not a class: the loss is NaN */
+    snprintf(settings, sizeof settings, "%s epochs=1 shuffle=off momentum=0.9 lr=0.02", network);
+    gpu_open_engine(&bad, "fused", settings);
+    gpu_open_engine(&good, "fused", settings);
+    const size_t bad_step = of->bad_step ? of->bad_step : bad.trainer.steps;
+    struct device *device = &bad.compute.device;
+    device->driver->upload(device, bad.trainer.train.labels + 100 * bad_step - 50, &wrong, 1);
+    trainer_begin_epoch(&good.trainer);
+    if (of->launched) {
+        struct tally tally;
+        trainer_begin_epoch(&bad.trainer);
+        launch(&bad, 0, of->launched);
+        launch(&bad, of->launched, bad.trainer.steps - of->launched);
+        device->driver->download(device, &tally, bad.trainer.tally, sizeof tally);
+        assert_int_equal(tally.bad_step, bad_step);
+        launch(&good, 0, of->launched);
+    } else {
         assert_status(bench_run(&bad, &summary), STATUS_FAILED);
-        assert_says(status_message(), "epoch 1, step 8");
-        trainer_begin_epoch(&good.trainer);
-        assert_status(good.trainer.engine->run(&good.trainer, 0, &count), STATUS_OK);
-        double *x = lockstep_state(&good.trainer), *y = lockstep_state(&bad.trainer);
-        assert_memory_equal(x, y, mlp_parameter_count(&good.trainer.mlp) * sizeof *x);
-        free(x);
-        free(y);
-        bench_close(&bad);
-        bench_close(&good);
+        snprintf(says, sizeof says, "epoch 1, step %zu;", bad_step);
+        assert_says(status_message(), says);
     }
+    if (bad_step - 1 > of->launched) launch(&good, of->launched, bad_step - 1 - of->launched);
+    double *x = lockstep_state(&good.trainer), *y = lockstep_state(&bad.trainer);
+    assert_memory_equal(x, y, mlp_parameter_count(&good.trainer.mlp) * sizeof *x);
+    free(x);
+    free(y);
+    bench_close(&bad);
+    bench_close(&good);
+}
+
+/* A step diverges in the middle of a launch, in its last step, or in a launch that goes on from another: the
+   message names it, and the weights are those before it. */
+static void divergence_in_a_launch(void **state) {
+    (void)state;
+    for (int n = 0; n < NETWORKS; n++)
+        for (int d = 0; d < DIVERGENCES; d++) check_divergence(networks[n], &divergences[d]);
 }
 
 static void multiply_parameters(struct bench *bench, float by) {
@@ -108,7 +131,7 @@ static void huge_weights_as_in_eager(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_step_changes_no_weight),
-        cmocka_unit_test(divergence_in_the_middle),
+        cmocka_unit_test(divergence_in_a_launch),
         cmocka_unit_test(huge_weights_as_in_eager),
     };
     return cmocka_run_group_tests_name("gpu fused, bad steps", tests, NULL, NULL);

@@ -2,14 +2,20 @@
 
 #include <stdlib.h>
 
-/* The middle of each image, side x side of 28 x 28. */
-static void crop(struct dataset *set, size_t side) {
-    const size_t edge = (SYNTHETIC_SIDE - side) / 2;
+/* The parts of synthetic digits that networks train on. */
+static const struct part {
+    size_t height, width;
+} parts[] = {{28, 28}, {24, 26}, {20, 24}, {20, 20}, {16, 19}, {8, 8}, {4, 4}};
+
+/* The middle of each image, of 28 x 28. */
+static void crop(struct dataset *set, struct part part) {
+    const size_t top = (SYNTHETIC_SIDE - part.height) / 2, left = (SYNTHETIC_SIDE - part.width) / 2;
     for (size_t i = 0; i < set->count; i++)
-        for (size_t y = 0; y < side; y++) /* ascending: source rows lie after their destinations */
-            memmove(set->images + (i * side + y) * side,
-                    set->images + (i * SYNTHETIC_SIDE + y + edge) * SYNTHETIC_SIDE + edge, side);
-    set->height = set->width = side;
+        for (size_t y = 0; y < part.height; y++) /* ascending: source rows lie after their destinations */
+            memmove(set->images + (i * part.height + y) * part.width,
+                    set->images + (i * SYNTHETIC_SIDE + y + top) * SYNTHETIC_SIDE + left, part.width);
+    set->height = part.height;
+    set->width = part.width;
 }
 
 void bench_prepare(struct bench *bench, const char *settings) {
@@ -23,16 +29,17 @@ void bench_prepare(struct bench *bench, const char *settings) {
     }
     const struct compute_options options = config_compute(&bench->config);
     assert_status(compute_open(&bench->compute, backend, &options), STATUS_OK);
-    const size_t inputs = bench->config.layers.width[0];
-    const size_t side = inputs == 784 ? 28 : inputs == 400 ? 20 : inputs == 64 ? 8 : inputs == 16 ? 4 : 0;
-    if (side) {
+    const size_t inputs = bench->config.layers.width[0], known = sizeof parts / sizeof *parts;
+    size_t p = 0;
+    while (p < known && parts[p].height * parts[p].width != inputs) p++;
+    if (p < known) {
         const size_t batch = (size_t)bench->config.batch_size;
         const bool few = getenv("TESSERA_TEST_SLOWED") && batch <= 900;
         const size_t images = !few ? 2500 : batch < 100 ? 100 + 8 * batch : 900;
         assert_status(dataset_synthesize(&bench->data.train, images, 1, 0), STATUS_OK);
         assert_status(dataset_synthesize(&bench->data.test, 100, 1, images), STATUS_OK);
-        crop(&bench->data.train, side);
-        crop(&bench->data.test, side);
+        crop(&bench->data.train, parts[p]);
+        crop(&bench->data.test, parts[p]);
     } else {
         support_builtin_data(&bench->data);
     }

@@ -1,5 +1,6 @@
 /* A training run whose losses are recorded, on the built-in data of tests/reference/mlp_numpy.py. Networks
-   with 784 inputs train on 2,500 synthetic digits, those with 400 on the middle of these, 20 x 20. */
+   with 784 inputs train on 2,500 synthetic digits, those with 624, 480, 400, 304, 64 and 16 on the middle of
+   these. */
 #ifndef TESSERA_TESTS_TRAINING_BENCH_H
 #define TESSERA_TESTS_TRAINING_BENCH_H
 
