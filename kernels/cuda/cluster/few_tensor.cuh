@@ -13,7 +13,8 @@
 #define TESSERA_KERNELS_CUDA_CLUSTER_FEW_TENSOR_CUH
 
 #include "kernels/cuda/cluster/few_pass.cuh"
-#include "kernels/cuda/persistent/bf16x3.cuh"
+#include "kernels/cuda/tensor/ldmatrix.cuh"
+#include "kernels/cuda/tensor/mma_bf16.cuh"
 
 namespace few {
 

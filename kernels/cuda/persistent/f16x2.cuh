@@ -3,9 +3,9 @@
    A float, times a power of two, is the sum of two float16, its planes, up to 2^-23 of it. Their products
    are exact and are summed in float32. Three of the four products are computed: plane 1 is at most 2^-11 of a
    float, so the one left out is at most 2^-22 of |a b|. Tensor cores truncate sums instead of rounding them,
-   so they sum up to 64 k, and float32 adds these sums. Half the work of three bfloat16 planes (bf16x3.cuh),
-   but all numbers of a matrix have one scale: below 2^-18 of the largest one, or of the bound that
-   the scale is made of, plane 1 loses bits. Needs compute capability 8.0. */
+   so they sum up to 64 k, and float32 adds these sums. Half the work of three bfloat16 planes, but all
+   numbers of a matrix have one scale: below 2^-18 of the largest one, or of the bound that the scale is made
+   of, plane 1 loses bits. Needs compute capability 8.0. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
 
