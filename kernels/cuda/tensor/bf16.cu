@@ -103,8 +103,8 @@ static bool fills(const struct bf16_workspace *workspace, const struct gemm_call
     return cycles_of(workspace, call, shape_of(workspace, call)) <= most * least;
 }
 
-/* The derivative of gelu, with its error function, takes longer in the epilogue, beside which no tensor core works,
-   than in a pass: 784-2048-2048-10 in batches of 8192 takes 4.71 ms an epoch and not 4.49 (H100). */
+/* The derivative of gelu, with its error function, takes longer in the epilogue, beside which no tensor core
+   works, than in a pass: 784-2048-2048-10 in batches of 8192 takes 4.71 ms an epoch and not 4.49 (H100). */
 static bool has_quick_backward(const struct gemm_call *call) {
     return call->backward && call->backward->activation != ACTIVATION_GELU;
 }
