@@ -108,8 +108,8 @@ SOURCES := $(if $(HAVE_OPENMP),$(SOURCES),$(filter-out kernels/host/gemm/openmp.
 SOURCES := $(if $(HAVE_PNG),$(SOURCES),$(filter-out src/data/picture_png.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_JPEG),$(SOURCES),$(filter-out src/data/picture_jpeg.c,$(SOURCES)))
 SOURCES := $(if $(HAVE_MPI),$(SOURCES),$(filter-out src/comm/mpi.c,$(SOURCES)))
-LONGEST_CUDA := $(wildcard kernels/cuda/*/*_wgmma.cu) $(patsubst %,kernels/cuda/%.cu,persistent/two_hidden persistent/look_ahead \
-	persistent/tiled gemm/6_tuned_small ops/bias cluster/sum_reals tensor/bf16_output_large)
+LONGEST_CUDA := $(wildcard kernels/cuda/*/*_wgmma.cu $(patsubst %,kernels/cuda/%.cu,persistent/look_ahead persistent/tiled \
+	gemm/6_tuned_small ops/bias cluster/sum_reals tensor/bf16_output_large))
 CUDA_SOURCES := $(if $(HAVE_CUDA),$(LONGEST_CUDA) $(filter-out $(LONGEST_CUDA),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu src/device/*.cu)))
 OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
