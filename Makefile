@@ -224,7 +224,7 @@ $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS +
 # Sanitizers multiply the time to compile these: not where the processor cannot run them; QR is not fuzzed
 AVX512 := $(if $(SAN),$(shell grep -m1 -o avx512f /proc/cpuinfo))
 $(patsubst %.c,$(B)/%.o,$(wildcard kernels/host/tuned/isa_avx512*.c)): private ALL_CFLAGS += $(if $(SAN),$(if $(AVX512),,-fno-sanitize=all))
-$(B)/kernels/host/ops/qr.o: private ALL_CFLAGS += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
+$(patsubst %.c,$(B)/%.o,kernels/host/ops/qr.c): private ALL_CFLAGS += $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
 
 $(patsubst %.cu,$(B)/%.cu.o,$(wildcard kernels/cuda/cluster/*.cu)): private ALL_NVCCFLAGS += -fmad=false
 # wgmma is in the target 90a alone; always optimised: ptxas 13.0 crashes on it with -O0, and what it notes is of the program

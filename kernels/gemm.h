@@ -136,7 +136,7 @@ static inline struct gemm_call gemm_batch_item(const struct gemm_call *call,
 }
 
 /* How float32 matrices are multiplied. The user requests all but the first by name. GEMM_TF32 rounds the
-   operands to 10 bits of mantissa, or to more, inside the call. With GEMM_MIXED_BF16 the caller stores them
+   operands to at least 10 bits of mantissa inside the call. With GEMM_MIXED_BF16 the caller stores them
    as bfloat16 (7 bits) and calls with GEMM_BF16; with GEMM_MIXED_F16 as half precision (10 bits), with
    GEMM_F16. */
 enum gemm_precision { GEMM_TRUE, GEMM_TF32, GEMM_MIXED_BF16, GEMM_MIXED_F16 };

@@ -3,6 +3,7 @@
    those of compute capability 9.0, and matrices that are not aligned, have other kernels of the backend. */
 #include "tests/gpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,7 +215,8 @@ static void run_beside(struct compute *compute, void *const *memory, const struc
    and another input gradient, which write to the scratch memory that the sums read. */
 static void sums_beside_products_have_the_same_bits(void **state) {
     const struct kind *kind = *state;
-    static uint8_t want[3][BELOW * 4], got[3][BELOW * 4];
+    static _Alignas(float) uint8_t want[3][BELOW * 4], got[3][BELOW * 4];
+    const float *const sums = (const float *)want[0];
     void *memory[TENSORS];
     struct compute compute;
     open_tensor(kind, &compute, "tensor=always");
@@ -256,6 +258,7 @@ static void sums_beside_products_have_the_same_bits(void **state) {
         first.m = i % 2 ? FEW : BATCH;
         first.sums_later = false;
         run_beside(&compute, memory, calls, want);
+        for (size_t j = 0; j < BELOW; j++) assert_true(isfinite(sums[j]) && sums[j] != 0);
         first.sums_later = true;
         for (int again = 0; again < 5; again++) {
             run_beside(&compute, memory, calls, got);

@@ -291,7 +291,7 @@ static void auto_chooses_the_faster_engine(void **state) {
                  {"layers=784-2048-2048-10 batch-size=2500", "graph"},
                  {"layers=784-64-10 precision=bf16", "fused"},
                  {"layers=784-64-10 precision=fp16", "graph"},
-                 {"layers=784-512-512-10 batch-size=128 precision=tf32", "fused"},
+                 {"layers=784-512-512-10 batch-size=128 precision=tf32", "graph"},
                  {"layers=784-2048-2048-10 batch-size=2500 precision=bf16", "graph"}};
     struct bench bench;
     gpu_needed();

@@ -137,7 +137,7 @@ static void medium_shapes_take(enum gemm_precision precision, const char *kernel
     compute_close(&compute);
 }
 
-static void medium_shapes_take_six_products(void **state) {
+static void medium_shapes_take_their_kernels(void **state) {
     (void)state;
     gpu_tensor_needed();
     medium_shapes_take(GEMM_TRUE, "bf16x6_kernel");
@@ -152,7 +152,7 @@ int main(void) {
         cmocka_unit_test(large_shapes_are_right),
         cmocka_unit_test(medium_shapes_are_right_by_six_products),
         cmocka_unit_test(medium_shapes_are_right_by_three_products),
-        cmocka_unit_test(medium_shapes_take_six_products),
+        cmocka_unit_test(medium_shapes_take_their_kernels),
     };
     return cmocka_run_group_tests_name("gpu tensor shapes", tests, NULL, NULL);
 }

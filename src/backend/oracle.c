@@ -139,7 +139,7 @@ enum status oracle_product(const struct gemm_call *call, struct oracle_inputs in
     double *b = unfold(call->dtype, call->b, call->ldb, call->n, k, gemm_transposes_b(call->op), LANES);
     const size_t rows = a && b ? call->m : 0;
     terms_of *const add_terms = terms_needed(inputs, k);
-#pragma omp parallel for schedule(static) if (rows * call->n * k > 1 << 16)
+#pragma omp parallel for collapse(2) schedule(static) if (rows * call->n * k > 1 << 16)
     for (size_t first = 0; first < rows; first += ROWS)
         for (size_t col = 0; col < call->n; col += LANES)
             for (size_t i = first; i < rows && i < first + ROWS; i++) {

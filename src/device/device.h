@@ -87,7 +87,7 @@ struct device_driver {
 
     /* Waits for all issued work; reports the errors since the last call. */
     enum status (*synchronize)(struct device *device);
-    /* The errors of the work that has been waited for, as a download does. */
+    /* The same without waiting: the caller has waited, for example by a download. */
     enum status (*check)(struct device *device);
 
     const struct ops *(*ops)(struct device *device, enum gemm_dtype dtype);
