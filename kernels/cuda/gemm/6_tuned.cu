@@ -25,7 +25,7 @@ extern "C" const struct gemm_backend gemm_cublas;
 enum { TENSOR_AUTO, TENSOR_ALWAYS, TENSOR_NEVER, TENSOR_BF16X6 };
 static const struct gemm_option tuned_options[] = {
     {"tensor", "auto|always|never|bf16x6", "auto",
-     "own kernels on tensor cores of compute capability 9.0, for true float32, bf16 and fp16: where they "
+     "own kernels on tensor cores of compute capability 9.0, for float32, tf32, bf16 and fp16: where they "
      "are faster, always, or never; bf16x6: always, for float32 and tf32, the one for medium batches"},
     {}};
 
@@ -108,7 +108,7 @@ static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm
             (context->tensor_cores == TENSOR_AUTO && bf16_pays(&context->bf16, call)));
 }
 
-/* With TF32 three. */
+/* Of three planes; with TF32 three products of two planes. */
 static bool six_products_open(const tuned_context *context) {
     return (context->precision == GEMM_TRUE || context->precision == GEMM_TF32) && context->bf16x6.open &&
            (context->tensor_cores == TENSOR_BF16X6 || context->tensor_cores == TENSOR_AUTO);

@@ -5,7 +5,7 @@
    float, so the one left out is at most 2^-22 of |a b|. Tensor cores truncate sums instead of rounding them,
    so they sum up to 64 k, and float32 adds these sums. Half the work of three bfloat16 planes, but all
    numbers of a matrix have one scale: below 2^-18 of the largest one, or of the bound that the scale is made
-   of, plane 1 loses bits. Needs compute capability 8.0. */
+   of, plane 1 loses bits. Needs compute capability 8.0; wgmma_f16x2 the target sm_90a. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_F16X2_CUH
 
@@ -70,7 +70,8 @@ __device__ inline void mma_f16(float (&sum)[4], uint4 a, uint32_t b, uint32_t b2
 static const int F16_PLANES = 2;
 
 /* sum += A B of planes, or sum = A B unless `adds`, by wgmma: A in registers, 64 rows of a warpgroup; `b` is
-   the operand of plane 0, of which plane 1 is `plane` bytes behind. The small products first. */
+   the operand of plane 0, of which plane 1 is `plane` bytes behind. Of each call the small products come
+   first. */
 template <bool B_BY_K, int N>
 __device__ inline void wgmma_f16x2(float (&sum)[N], const uint32_t (&a)[F16_PLANES][4], uint64_t b, int plane,
                                    bool adds) {

@@ -12,9 +12,17 @@ static const fused_form *const forms[] = {&fused_look_ahead, &fused_split_pixels
                                           &fused_two_hidden, &fused_tiled};
 static const int FORMS = sizeof forms / sizeof *forms;
 
-/* Expected seconds of a step in a captured graph: 2.5 us per launch (float64, whose kernels have no
-   epilogues: 4 us), and the products at the library's rate for large ones (FLOP/s measured with
-   784-2048-2048-10 at batch 8,192), which concurrent networks share. */
+/* Own kernels, which do more in a launch than the library's, need rows of a multiple of 16 bytes; those of 16
+   bits are padded. */
+static bool has_own_kernels(const fused_network *network) {
+    bool rows_fit = true;
+    for (size_t l = 0; l < network->depth; l++) rows_fit = rows_fit && network->layer[l].in % 4 == 0;
+    return network->dtype == GEMM_F32 && (rows_fit || network->precision == GEMM_MIXED_BF16);
+}
+
+/* Expected seconds of a step in a captured graph: 2.5 us for each launch, or 4 us, and the products at the
+   library's rate for large ones (FLOP/s measured with 784-2048-2048-10 at batch 8,192), which concurrent
+   networks share. */
 static double graph_seconds(const fused_network *network) {
     double flops = 0;
     for (size_t l = 0; l < network->depth; l++)
@@ -24,7 +32,7 @@ static double graph_seconds(const fused_network *network) {
                         : network->precision == GEMM_TF32       ? 200e12
                         : network->precision == GEMM_MIXED_BF16 ? 390e12
                                                                 : 45e12;
-    const double launch = network->dtype == GEMM_F64 ? 4e-6 : 2.5e-6;
+    const double launch = has_own_kernels(network) ? 2.5e-6 : 4e-6;
     return launch * (double)(3 * network->depth + 2) + networks * flops / rate;
 }
 

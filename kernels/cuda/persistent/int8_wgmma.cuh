@@ -1,6 +1,6 @@
 /* Layer 1 in int8 by wgmma, for a form that keeps the pixels of a batch as bytes in shared memory: products
    of pixels and of UNITS columns of floats in int8 slices (int8_slices.cuh). A row of pixels is a sequence of
-   packs of 16 bytes. For its gradient, the bias is one more pixel, always 255, in a pack of its own.
+   packs of 16 bytes.
 
    Slices     signed bytes: wgmma multiplies all four at once, as 32 columns. An operand is a sequence of 16
               k, 512 bytes: [INT8_SLICES][UNITS][16].

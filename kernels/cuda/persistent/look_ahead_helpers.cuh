@@ -1,5 +1,6 @@
-/* One hidden layer, look-ahead: the helper warps of the chain. Beside the main warps they update W2 and both
-   biases, send dZ to the workers, and copy the Gram matrices. See look_ahead.cu. */
+/* One hidden layer, look-ahead: the helper warps of the chain. Beside the main warps, which send dZ, they
+   update W2 and both biases, sum the losses, send the header of dZ, and copy the Gram matrices. See
+   look_ahead.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_HELPERS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_HELPERS_CUH
 
@@ -52,7 +53,7 @@ struct chain_helpers : chain_loss {
         for (int n = 0; n < MAIN_WARPS / 2; n++) mbarrier_wait(memory.dz_full + n, i + 1);
     }
 
-    /* To the workers, one warp. */
+    /* To the workers, one warp: the scale of dZ, and whether the step is bad. */
     __device__ void send_header(int i, float scale, bool bad) const {
         if (rank < plan.groups && lane == 0)
             send_packet(plan.dz_of(i, rank) + PRODUCT_PACKETS, make_uint4(__float_as_uint(scale), bad, 0, 0),

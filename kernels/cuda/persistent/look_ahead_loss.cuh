@@ -10,8 +10,8 @@ namespace persistent::look_ahead {
 struct chain_loss : chain_stages {
     using chain_stages::chain_stages;
 
-    /* Expects the bytes of a mailbox in this step, some of which may have arrived. Those of the last step
-       have. Off the critical path: the warp waits for packets. */
+    /* Expects the bytes of a mailbox in this step, some of which may have arrived. Those of the step before
+       have all arrived: this warp has waited for them. Off the critical path: the warp waits for packets. */
     __device__ void expect_now(uint64_t *barrier) const {
         if (lane == 0) mbarrier_expect_tx(barrier, EXCHANGE_BYTES);
     }

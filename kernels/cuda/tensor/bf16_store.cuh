@@ -26,7 +26,7 @@ template <typename T> static __device__ float tanh_of(float x) {
     return x;
 }
 
-/* 1 / (1 + e^-x) by the exponential and the quotient of the hardware, within 2^-17. */
+/* 1 / (1 + e^-x) by the exponential and the quotient of the hardware: the error is at most 2^-17. */
 static __device__ float sigmoid_of(float x) {
     return __fdividef(1, 1 + __expf(-x));
 }

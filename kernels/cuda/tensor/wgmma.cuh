@@ -136,8 +136,9 @@ __device__ inline void wgmma_u8s8_n256(int (&d)[128], uint64_t a, uint64_t b, bo
 }
 
 /* An operand of 2 bytes with the rows of A or columns of B contiguous: groups of 64 of them, `group` bytes
-   apart. In a group each k has 128 bytes, swizzled as above with k for r. `at` is a multiple of 1024, plus
-   2048 for each further 16 of k. */
+   apart; of 64 or fewer, `group` is not read. In a group each k has 128 bytes, swizzled as above with k for
+   r. `at` is a multiple of 1024, plus 2048 for each further 16 of k, plus 16 for each further 8 rows or
+   columns. */
 __device__ inline uint64_t wgmma_swizzle128_transposed(const void *at, uint32_t group) {
     const uint64_t eight_of_k = 1024, layout = 1;
     const uint64_t address = (uint32_t)__cvta_generic_to_shared(at);
