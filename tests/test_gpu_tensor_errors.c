@@ -267,7 +267,9 @@ static void errors_are_those_of_float32(void **state) {
     compute_close(&library);
 }
 
-/* Two bfloat16 keep 16 bits of an operand, where TF32 keeps 11: about a 32nd of its error. */
+/* Two bfloat16 keep 16 bits of an operand, where TF32 keeps 11: about a 32nd of its error (measured: a 47th
+   to a 91st). If a cross product is left out, the operand keeps 8, and the error is several times that of
+   TF32. */
 static void errors_are_smaller_than_those_of_tf32(void **state) {
     (void)state;
     struct compute own, library;

@@ -318,7 +318,8 @@ static float draw(enum low kind, size_t i, size_t j, struct rng *rng) {
     return (float)ldexp(few_bits, kind == BESIDE_WIDE && i < 64 && j < 128 && i % 2 ? -20 : 0);
 }
 
-/* `got` is the result of this second_call within 16 units of 2^-24. */
+/* `got` is the result of this second_call within 16 units of 2^-24, as in test_gpu_tensor_errors.c. Without
+   the low plane of an operand it is off by thousands. */
 static void assert_product(const struct gemm_call *call, const float *matrix, const float *other,
                            const float *got) {
     const bool a_t = call->op == GEMM_TN, b_t = call->op == GEMM_NT;

@@ -15,9 +15,9 @@ static const int FORMS = sizeof forms / sizeof *forms;
 /* Own kernels, which do more in a launch than the library's, need rows of a multiple of 16 bytes; those of 16
    bits are padded. */
 static bool has_own_kernels(const fused_network *network) {
-    bool rows_fit = true;
-    for (size_t l = 0; l < network->depth; l++) rows_fit = rows_fit && network->layer[l].in % 4 == 0;
-    return network->dtype == GEMM_F32 && (rows_fit || network->precision == GEMM_MIXED_BF16);
+    for (size_t l = 0; l < network->depth; l++)
+        if (network->layer[l].in % 4 && network->precision != GEMM_MIXED_BF16) return false;
+    return network->dtype == GEMM_F32;
 }
 
 /* Expected seconds of a step in a captured graph: 2.5 us for each launch, or 4 us, and the products at the

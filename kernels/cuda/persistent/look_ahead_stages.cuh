@@ -148,7 +148,8 @@ struct chain_stages {
     }
 
     /* G dZ of step i - 1: three products of planes, the small ones first. While tensor cores multiply, sends
-       that dZ, and requests the late product: it comes late, and a second poll takes as long as this. */
+       that dZ, and requests the late product: not earlier, because one that is not there yet has to be
+       requested again, another round trip. */
     __device__ void correct(const gram_rows &gram, int i, float factor, tile_values &z,
                             late_product &late) const {
         float cross[UNIT_TILES][2][4] = {}, sum[UNIT_TILES][2][4] = {};

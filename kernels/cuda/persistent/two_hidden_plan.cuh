@@ -33,8 +33,8 @@ struct plan : byte_pixel_plan<3> {
     int tiles_in, tiles_out; /* of W2 */
     int downs; /* thread blocks along the batch and the rows of W2; ACROSS along the columns of W2 */
     int packs; /* of the longest slice */
-    uint8_t
-        *gathered; /* the slices of the images, in the order of the launch: [steps][SPLIT_K][batch][pitch] */
+    /* The slices of the images, in the order of the launch: [steps][SPLIT_K][batch][pitch]. */
+    uint8_t *gathered;
     /* Mailboxes. Those of packets with a phase are zeros when a launch starts. */
     size_t phased_bytes;
     ll_packet4 *h1;  /* [tiles_in TILE_IN / UNITS][2][ROWS] */
