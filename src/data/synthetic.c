@@ -93,6 +93,15 @@ struct path {
     size_t count;
 };
 
+/* One instruction each; fmin and fmax are calls, for the sake of NaN. */
+static double smaller(double a, double b) {
+    return a < b ? a : b;
+}
+
+static double larger(double a, double b) {
+    return a > b ? a : b;
+}
+
 static double uniform_between(struct rng *rng, double low, double high) {
     return low + (high - low) * rng_uniform(rng);
 }
@@ -162,12 +171,12 @@ static void path_slant(struct path *path, struct rng *rng) {
 static void path_place(struct path *path, double half_width, struct rng *rng) {
     double left = INFINITY, right = -INFINITY, top = INFINITY, bottom = -INFINITY;
     for (size_t i = 0; i < path->count; i++) {
-        left = fmin(left, path->points[i].x);
-        right = fmax(right, path->points[i].x);
-        top = fmin(top, path->points[i].y);
-        bottom = fmax(bottom, path->points[i].y);
+        left = smaller(left, path->points[i].x);
+        right = larger(right, path->points[i].x);
+        top = smaller(top, path->points[i].y);
+        bottom = larger(bottom, path->points[i].y);
     }
-    double scale = (uniform_between(rng, 17, 20) - 2 * half_width) / fmax(right - left, bottom - top);
+    double scale = (uniform_between(rng, 17, 20) - 2 * half_width) / larger(right - left, bottom - top);
     double centre_x = (SIDE - 1) / 2.0 + uniform_between(rng, -1.5, 1.5);
     double centre_y = (SIDE - 1) / 2.0 + uniform_between(rng, -1.5, 1.5);
     for (size_t i = 0; i < path->count; i++) {
@@ -178,23 +187,26 @@ static void path_place(struct path *path, double half_width, struct rng *rng) {
 }
 
 static int pixel_clamp(double value) {
-    return (int)fmin(fmax(value, 0), SIDE - 1);
+    return (int)smaller(larger(value, 0), SIDE - 1);
 }
 
 /* For each pixel within `reach` of the segment from a to b: distance2 = min(distance2, squared distance to
    the segment). */
 static void segment_measure(double distance2[SIDE][SIDE], struct point a, struct point b, double reach) {
-    int top = pixel_clamp(ceil(fmin(a.y, b.y) - reach)), bottom = pixel_clamp(floor(fmax(a.y, b.y) + reach));
-    int left = pixel_clamp(ceil(fmin(a.x, b.x) - reach)), right = pixel_clamp(floor(fmax(a.x, b.x) + reach));
+    int top = pixel_clamp(ceil(smaller(a.y, b.y) - reach)),
+        bottom = pixel_clamp(floor(larger(a.y, b.y) + reach));
+    int left = pixel_clamp(ceil(smaller(a.x, b.x) - reach)),
+        right = pixel_clamp(floor(larger(a.x, b.x) + reach));
     double dx = b.x - a.x, dy = b.y - a.y, length2 = dx * dx + dy * dy;
     double inverse = length2 > 0 ? 1 / length2 : 0;
     for (int y = top; y <= bottom; y++) {
+        double *row = distance2[y];
         for (int x = left; x <= right; x++) {
             double px = x - a.x, py = y - a.y;
             double along = (px * dx + py * dy) * inverse;
-            along = along < 0 ? 0 : along > 1 ? 1 : along;
+            along = smaller(larger(along, 0), 1);
             double ex = px - along * dx, ey = py - along * dy, d2 = ex * ex + ey * ey;
-            if (d2 < distance2[y][x]) distance2[y][x] = d2;
+            row[x] = smaller(d2, row[x]);
         }
     }
 }
@@ -202,13 +214,15 @@ static void segment_measure(double distance2[SIDE][SIDE], struct point a, struct
 /* Full ink inside the stroke, and a smooth edge one pixel wide around its outline. */
 static void path_ink(const struct path *path, double half_width, double ink, uint8_t *image) {
     double reach = half_width + 0.5, distance2[SIDE][SIDE];
-    for (int i = 0; i < SIDE * SIDE; i++) distance2[i / SIDE][i % SIDE] = reach * reach;
+    for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++) distance2[y][x] = reach * reach;
     for (size_t i = 1; i < path->count; i++)
         if (path->points[i].drawn) segment_measure(distance2, path->points[i - 1], path->points[i], reach);
-    for (int i = 0; i < SIDE * SIDE; i++) {
-        double cover = fmin(reach - sqrt(distance2[i / SIDE][i % SIDE]), 1);
-        image[i] = (uint8_t)(ink * cover * cover * (3 - 2 * cover) + 0.5);
-    }
+    for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++) {
+            const double cover = smaller(reach - sqrt(distance2[y][x]), 1);
+            image[y * SIDE + x] = (uint8_t)(ink * cover * cover * (3 - 2 * cover) + 0.5);
+        }
 }
 
 static void digit_draw(uint8_t *image, uint64_t seed, size_t index) {
