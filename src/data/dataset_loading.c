@@ -1,5 +1,8 @@
 #include "src/data/dataset_loading.h"
 
+#ifdef HAVE_OPENMP
+#    include <omp.h>
+#endif
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +27,14 @@ static void *load(void *opaque) {
     return NULL;
 }
 
+/* LLVM's runtime looks a symbol up when it starts, under a lock of its own. In the thread it would wait for
+   the lock of a dlopen that waits for it: of OpenBLAS, whose constructor asks for the number of cores. */
+static void start_openmp(void) {
+#ifdef HAVE_OPENMP
+    (void)omp_get_max_threads();
+#endif
+}
+
 struct dataset_loading *dataset_loading_begin(const char *source, struct dataset_options options) {
     struct dataset_loading *loading = calloc(1, sizeof *loading);
     if (!loading) {
@@ -32,6 +43,7 @@ struct dataset_loading *dataset_loading_begin(const char *source, struct dataset
     }
     loading->source = source;
     loading->options = options;
+    start_openmp();
     loading->threaded = pthread_create(&loading->thread, NULL, load, loading) == 0;
     if (!loading->threaded) load(loading);
     return loading;
