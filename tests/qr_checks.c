@@ -45,50 +45,83 @@ void qr_checks_open(struct qr *qr, struct compute *compute, struct compute *pane
     assert_status(qr_open(qr, compute, &shape), STATUS_OK);
 }
 
-/* |A - Q R| / |A| and |I - Q^T Q|, Frobenius, in float64. `a` is the matrix before, `factored` after. */
+/* --- errors, in float64 --- */
+
+/* Row i of A^T A, from column i on. */
+static void gram_row(const double *a, size_t rows, size_t cols, size_t i, double *row) {
+    memset(row, 0, cols * sizeof *row);
+    for (size_t p = 0; p < rows; p++)
+        for (size_t j = i; j < cols; j++) row[j] += a[p * cols + i] * a[p * cols + j];
+}
+
+double qr_checks_gram_error(size_t rows, size_t n, size_t cols, const double *a, const double *r) {
+    double *expected = calloc(2 * cols, sizeof *expected), *actual = expected + cols, error = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        gram_row(a, rows, cols, i, expected);
+        gram_row(r, i + 1, cols, i, actual);
+        for (size_t j = i; j < cols; j++) {
+            error += (actual[j] - expected[j]) * (actual[j] - expected[j]);
+            size += expected[j] * expected[j];
+        }
+    }
+    free(expected);
+    return sqrt(error / size);
+}
+
+static double gram_error(struct values r, struct values a, size_t rows, size_t n, size_t cols) {
+    double *a_doubles = values_doubles(a, rows * cols), *r_doubles = values_doubles(r, n * cols);
+    const double error = qr_checks_gram_error(rows, n, cols, a_doubles, r_doubles);
+    free(a_doubles);
+    free(r_doubles);
+    return error;
+}
+
+/* |A - Q R| / |A|, Frobenius: [rows][cols] each, Q with k columns. */
+static double backward_error(const double *a, const double *q, const double *r, size_t k, size_t rows,
+                             size_t n, size_t cols) {
+    double *rest = calloc(n, sizeof *rest), error = 0, size = 0;
+    for (size_t i = 0; i < rows; i++) {
+        memcpy(rest, a + i * cols, n * sizeof *rest);
+        for (size_t p = 0; p < k; p++)
+            for (size_t j = p; j < n; j++) rest[j] -= q[i * cols + p] * r[p * cols + j];
+        for (size_t j = 0; j < n; j++) {
+            error += rest[j] * rest[j];
+            size += a[i * cols + j] * a[i * cols + j];
+        }
+    }
+    free(rest);
+    return size > 0 ? sqrt(error / size) : sqrt(error);
+}
+
+/* |I - Q^T Q|, Frobenius. */
+static double orthogonality_error(const double *q, size_t k, size_t rows, size_t cols) {
+    double *row = calloc(cols, sizeof *row), sum = 0;
+    for (size_t i = 0; i < k; i++) {
+        gram_row(q, rows, cols, i, row);
+        sum += (row[i] - 1) * (row[i] - 1);
+        for (size_t j = i + 1; j < k; j++) sum += 2 * row[j] * row[j]; /* it is symmetric */
+    }
+    free(row);
+    return sqrt(sum);
+}
+
+/* `a` is the matrix before, `factored` after. */
 static void residuals(struct qr *qr, const struct qr_case *test, struct values a, struct values factored,
                       double *backward, double *orthogonality) {
     const size_t rows = test->rows, cols = test->n + test->extra, k = rows < test->n ? rows : test->n;
     struct values q = values_make(test->dtype, rows * cols);
-    double error = 0, size = 0, gram = 0;
     for (size_t i = 0; i < k; i++) values_set(q, i * cols + i, 1);
     const struct qr_matrix matrix = qr_checks_upload(qr->compute, q, rows, cols, 1);
     assert_status(qr_apply_q(qr, &matrix, k), STATUS_OK);
     qr_checks_download(qr->compute, matrix, q, rows * cols);
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < test->n; j++) {
-            double sum = 0;
-            for (size_t p = 0; p <= j && p < k; p++)
-                sum += values_get(q, i * cols + p) * values_get(factored, p * cols + j);
-            const double value = values_get(a, i * cols + j);
-            error += (value - sum) * (value - sum);
-            size += value * value;
-        }
-    for (size_t i = 0; i < k; i++)
-        for (size_t j = 0; j < k; j++) {
-            double sum = i == j ? -1 : 0;
-            for (size_t p = 0; p < rows; p++)
-                sum += values_get(q, p * cols + i) * values_get(q, p * cols + j);
-            gram += sum * sum;
-        }
-    *backward = size > 0 ? sqrt(error / size) : sqrt(error);
-    *orthogonality = sqrt(gram);
+    double *before = values_doubles(a, rows * cols), *r = values_doubles(factored, rows * cols),
+           *q_doubles = values_doubles(q, rows * cols);
+    *backward = backward_error(before, q_doubles, r, k, rows, test->n, cols);
+    *orthogonality = orthogonality_error(q_doubles, k, rows, cols);
     free(q.data);
-}
-
-/* |R^T R - A^T A| / |A^T A| of all columns, in float64, where A are the rows that entered. */
-static double gram_error(struct values r, struct values a, size_t rows, size_t n, size_t cols) {
-    double error = 0, size = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = i; j < cols; j++) {
-            double expected = 0, sum = 0;
-            for (size_t p = 0; p < rows; p++)
-                expected += values_get(a, p * cols + i) * values_get(a, p * cols + j);
-            for (size_t p = 0; p <= i; p++) sum += values_get(r, p * cols + i) * values_get(r, p * cols + j);
-            error += (sum - expected) * (sum - expected);
-            size += expected * expected;
-        }
-    return sqrt(error / size);
+    free(q_doubles);
+    free(before);
+    free(r);
 }
 
 /* --- factorisation --- */

@@ -22,6 +22,13 @@ double values_get(struct values values, size_t i) {
     return dtype_get(values.dtype, values.data, i);
 }
 
+double *values_doubles(struct values values, size_t count) {
+    double *doubles = calloc(count, sizeof *doubles);
+    assert_non_null(doubles);
+    for (size_t i = 0; i < count; i++) doubles[i] = values_get(values, i);
+    return doubles;
+}
+
 void values_set(struct values values, size_t i, double value) {
     dtype_set(values.dtype, values.data, i, value);
 }

@@ -14,6 +14,8 @@ struct values values_make(enum gemm_dtype dtype, size_t count); /* zeros */
 struct values values_random(enum gemm_dtype dtype, size_t count, double scale, uint32_t substream);
 
 double values_get(struct values values, size_t i);
+/* `count` of them, from the first on; the caller frees them. */
+double *values_doubles(struct values values, size_t count);
 void values_set(struct values values, size_t i, double value);
 
 /* The dtype of parameters, given that of activations. */

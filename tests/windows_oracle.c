@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/qr_checks.h"
+
 /* --- the oracle: Householder QR in float64, in plain loops --- */
 
 /* A, [rows][cols], becomes R in its first n rows, with a diagonal that is not negative. */
@@ -58,26 +60,12 @@ static double condition(size_t n, size_t cols, const double *r) {
     return sqrt(size * inverse_size);
 }
 
-/* |R^T R - A^T A| / |A^T A| of all columns. */
-static double gram_error(size_t rows, size_t n, size_t cols, const double *a, const double *r) {
-    double error = 0, size = 0;
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = i; j < cols; j++) {
-            double expected = 0, sum = 0;
-            for (size_t p = 0; p < rows; p++) expected += a[p * cols + i] * a[p * cols + j];
-            for (size_t p = 0; p <= i; p++) sum += r[p * cols + i] * r[p * cols + j];
-            error += (sum - expected) * (sum - expected);
-            size += expected * expected;
-        }
-    return sqrt(error / size);
-}
-
 struct windows_errors windows_oracle_errors(const struct windows_shape *shape, struct values a, size_t window,
                                             double *r) {
     const size_t n = shape->n, cols = shape->cols;
     size_t rows;
     double *all = window_rows(shape, a, window, &rows), error = 0, size = 0;
-    struct windows_errors errors = {.gram = gram_error(rows, n, cols, all, r)};
+    struct windows_errors errors = {.gram = qr_checks_gram_error(rows, n, cols, all, r)};
     oracle_factor(rows, n, cols, all);
     for (size_t i = 0; i < n; i++) {
         const double sign = r[i * cols + i] < 0 ? -1 : 1;
