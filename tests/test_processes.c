@@ -67,7 +67,7 @@ static void large_layers_are_summed_early(void **state) {
     (void)state;
     static const char recipe[] = "--data %s --layers 42-600-600-4 --batch-size 99 --epochs 2 --threads 1 "
                                  "--optimizer adam --lr 0.001 --ema-decay 0.9 "
-                                 "--engine eager --backend openmp%s --save %s --log %s";
+                                 "--engine eager --backend tuned%s --save %s --log %s";
     char *alone = job_path("alone.safetensors"), *saved = job_path("together.safetensors");
     char *log = job_path("alone.jsonl"), *others = job_path("together.jsonl");
     assert_int_equal(RUN(recipe, support_data, " --reduction fixed", alone, log), 0);
