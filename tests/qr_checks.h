@@ -26,8 +26,8 @@ void qr_checks_open(struct qr *qr, struct compute *compute, struct compute *pane
 void qr_checks_factor(struct compute *compute, struct compute *panels, size_t every);
 void qr_checks_case(struct compute *compute, struct compute *panels, const struct qr_case *test);
 
-/* |R^T R - A^T A| / |A^T A|, Frobenius, of all columns, in float64: A [rows][cols], of which R [n][cols] is the
-   triangle. */
+/* |R^T R - A^T A| / |A^T A|, Frobenius, of all columns, in float64: A [rows][cols], of which R [n][cols] is
+   the triangle. */
 double qr_checks_gram_error(size_t rows, size_t n, size_t cols, const double *a, const double *r);
 
 /* Rows enter in portions, from nothing: the triangle is that of all, also while there are fewer than n. Up to
