@@ -124,18 +124,25 @@ static enum status update_at_once(struct mlp *mlp, struct update_list *list, boo
     return status;
 }
 
-enum status mlp_update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
-    struct update_list list = list_updates(mlp, rows, step);
-    const size_t products = list.count;
+static enum status update_listed(struct mlp *mlp, struct update_list *list) {
+    const size_t products = list->count;
     bool done = false;
-    if (products == 0) return STATUS_OK;
     if (mlp->updates_overlap) {
-        const bool all = list_rest(mlp, &list);
-        if (!all) list.count = products;
-        const enum status status = update_at_once(mlp, &list, &done);
+        const bool all = list_rest(mlp, list);
+        if (!all) list->count = products;
+        const enum status status = update_at_once(mlp, list, &done);
         mlp->rest_updated = all && done;
         if (status || done) return status;
     }
-    list.count = products;
-    return update_one_by_one(mlp, &list);
+    list->count = products;
+    return update_one_by_one(mlp, list);
+}
+
+enum status mlp_update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step) {
+    struct update_list list = list_updates(mlp, rows, step);
+    if (list.count == 0) return STATUS_OK;
+    mlp_update_beside(mlp, 0, rows); /* if its gradient is stored */
+    const enum status status = update_listed(mlp, &list);
+    if (mlp->layer[0].updated_beside) mlp->compute->device.driver->aside_join(&mlp->compute->device);
+    return status;
 }

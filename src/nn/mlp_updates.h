@@ -15,7 +15,8 @@ bool mlp_works_beside(const struct mlp *mlp, size_t rows);
 void mlp_update_beside(struct mlp *mlp, size_t l, size_t rows);
 
 /* Issues the weight gradients that update their weights, after all products that read these weights: at once
-   and with all that they do not update, if nothing times each, and the backend can. */
+   and with all that they do not update, if nothing times each, and the backend can. The weights of layer 0
+   are updated beside them, if their gradient is stored. */
 enum status mlp_update_weights(struct mlp *mlp, size_t rows, const struct step_scalars *step);
 
 /* mlp_passes.c. The weight gradient of layer l from dL/dZ. from_gemm: was a GEMM the last to write dL/dZ? */

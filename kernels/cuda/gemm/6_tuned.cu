@@ -128,6 +128,11 @@ static bool is_weight_gradient(const tuned_context *context, const struct gemm_c
     return call->as_update && by_gradient_kernel(context) && bf16_gradient_takes(call);
 }
 
+/* .. of a large batch. */
+static bool is_large_gradient(const tuned_context *context, const struct gemm_call *call) {
+    return call->as_update && by_gradient_kernel(context) && bf16_large_gradient_takes(&context->bf16, call);
+}
+
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
     if (always && bf16) return BF16;
@@ -136,7 +141,7 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     if (is_weight_gradient(context, call)) return GRADIENT;
-    if (bf16) return BF16;
+    if (bf16 || is_large_gradient(context, call)) return BF16;
     if (six) return BF16X6;
     if (few_rows_takes(call)) return FEW_ROWS;
     if (few_rows_tn_takes(call)) return FEW_ROWS_TN;
@@ -200,7 +205,9 @@ static enum kernel choose_update(tuned_context *context, const struct gemm_call 
                                : by_gradient_kernel(context) && gemm_is_16bit(call->dtype) ? GRADIENT
                                : six_products_open(context)                                ? BF16X6
                                                                                            : LIBRARY;
-    const bool can = kernel == GRADIENT      ? bf16_gradient_updates(call, update)
+    const bool can = kernel == GRADIENT ? bf16_gradient_updates(call, update)
+                     : kernel == BF16
+                         ? is_large_gradient(context, &product) && bf16_gradient_fits(call, update)
                      : kernel == BF16X6      ? bf16x6_updates(call, update)
                      : kernel == FEW_ROWS_TN ? few_rows_tn_updates(call, update)
                                              : false;
@@ -213,25 +220,41 @@ static bool tuned_fuses_update(void *opaque, const struct gemm_call *call,
 }
 
 /* Neighbours in the list that the same kernel does, in one launch if it can. An update on a stream of its own
-   need not wait for pending sums: these are of 16 bits, whose updates are a list without such streams. */
+   need not wait for pending sums: these are of 16 bits, whose updates are a list without such streams. Beside
+   the weight gradients of large batches, which come first, run pending sums and all that has no product. */
 static enum gemm_status tuned_gemm_update(void *opaque, const struct gemm_call *calls,
                                           const struct weight_update *updates, size_t count) {
     tuned_context *context = (tuned_context *)opaque;
     const auto kernel_of = [&](size_t i) { return choose_update(context, calls + i, updates + i); };
-    context->later.join(context->stream, &context->fault);
+    size_t products = count;
     for (size_t i = 0; i < count; i++)
         if (kernel_of(i) == LIBRARY) return GEMM_UNSUPPORTED;
-    for (size_t i = 0, done; i < count; i += done) {
+    while (products && !calls[products - 1].k) products--;
+    if (products == 0 || kernel_of(0) != BF16) {
+        context->later.join(context->stream, &context->fault);
+        products = count;
+    } else if (products < count) {
+        const cuda_launcher before = {.stream = context->stream, .fault = &context->fault};
+        context->later.run(before, [&](cuda_launcher &own) {
+            bf16_gradient_update(calls + products, updates + products, count - products,
+                                 (unsigned)context->processors, own);
+        });
+    }
+    for (size_t i = 0, done; i < products; i += done) {
         const enum kernel kernel = kernel_of(i);
         const bool aside = updates[i].stream && (count == 1 || kernel == FEW_ROWS_TN);
         cudaStream_t stream = aside ? (cudaStream_t)updates[i].stream : context->stream;
         cuda_launcher launcher = {.stream = stream, .fault = &context->fault};
-        for (done = 1; i + done < count && kernel != FEW_ROWS_TN && kernel_of(i + done) == kernel;) done++;
+        for (done = 1; i + done < products && kernel != FEW_ROWS_TN && kernel_of(i + done) == kernel;) done++;
         if (kernel == GRADIENT)
             bf16_gradient_update(calls + i, updates + i, done, (unsigned)context->processors, launcher);
         if (kernel == BF16X6) done = bf16x6_update(&context->bf16x6, calls + i, updates + i, done, launcher);
         if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(calls + i, updates + i, launcher);
+        if (kernel == BF16)
+            for (size_t l = 0; l < done; l++)
+                bf16_large_gradient_update(&context->bf16, calls + i + l, updates + i + l, launcher);
     }
+    context->later.join(context->stream, &context->fault);
     return context->fault.message[0] ? GEMM_FAILED : GEMM_OK;
 }
 

@@ -1,12 +1,13 @@
 /* GEMM of 16 bits on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/bf16.cuh"
 
+#include "kernels/cuda/tensor/bf16_gradient_large.cuh"
 #include "kernels/cuda/tensor/bf16_gradient_list.cuh"
 #include "kernels/cuda/tensor/tensor_map.cuh"
 
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
                          const struct cuda_reduction *reduction, struct later_sums *later) {
-    *workspace = {.open = tensor_map_open() && bf16_open() && medium_gradient_open(),
+    *workspace = {.open = tensor_map_open() && bf16_open() && medium_gradient_open() && large_gradient_open(),
                   .processors = processors,
                   .reduction = *reduction,
                   .later = later};
@@ -81,7 +82,10 @@ static double cycles_of(const struct bf16_workspace *workspace, const struct gem
     return turns * (stage * blocks_for(stages_of(call), shape.parts) + 6 * columns + 800 + gather);
 }
 
+static const bf16_shape LARGE_GRADIENT = {LARGE_GRADIENT_COLUMNS, 2, 1};
+
 static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    if (call->as_update && bf16_large_gradient_takes(workspace, call)) return LARGE_GRADIENT;
     static const struct {
         unsigned columns, pair;
     } tiles[] = {{256, 2}, {128, 2}, {256, 1}, {192, 1}, {128, 1}, {64, 1}};
@@ -95,12 +99,20 @@ static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct 
     return best;
 }
 
-/* Do the tiles of such a call keep the tensor cores of all SMs busy? */
-static bool fills(const struct bf16_workspace *workspace, const struct gemm_call *call) {
-    const double most = 1.3, tile = BF16_ROWS * BF16_K,
-                 least =
-                     call->m * (double)call->n * call->k / tile * CYCLES_OF_COLUMN / workspace->processors;
-    return cycles_of(workspace, call, shape_of(workspace, call)) <= most * least;
+/* Do tiles of this shape keep the tensor cores of all SMs busy, but for a factor? */
+static bool fills(const struct bf16_workspace *workspace, const struct gemm_call *call, bf16_shape shape,
+                  double most) {
+    const double tile = BF16_ROWS * BF16_K, least = call->m * (double)call->n * call->k / tile *
+                                                    CYCLES_OF_COLUMN / workspace->processors;
+    return cycles_of(workspace, call, shape) <= most * least;
+}
+
+/* 2048 x 2048 has 64 tiles for 66 pairs of SMs, 784 x 4096 as many, a quarter of them empty. */
+bool bf16_large_gradient_takes(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    const double most = 1.2;
+    return call->op == GEMM_TN && call->c_f32 && call->k > MOST_GRADIENT_K &&
+           bf16_supports(workspace, call) && workspace->clusters[2] &&
+           fills(workspace, call, LARGE_GRADIENT, most);
 }
 
 /* The derivative of gelu, with its error function, takes longer in the epilogue, beside which no tensor core
@@ -117,7 +129,8 @@ bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *c
     if (call->m >= 16 && call->n >= least && bf16_short_supports(&workspace->few, call)) return true;
     return call->k >= least && call->m >= least && call->n >= least &&
            ((call->m >= many_rows &&
-             (call->epilogue || (has_quick_backward(call) && fills(workspace, call)))) ||
+             (call->epilogue ||
+              (has_quick_backward(call) && fills(workspace, call, shape_of(workspace, call), 1.3)))) ||
             (double)call->m * (double)call->n * (double)call->k <= few);
 }
 
@@ -195,6 +208,17 @@ __global__ void __launch_bounds__(SUM_COLUMNS / 4 * SUM_ROWS)
     }
     if (y == 0 && column < columns)
         for (int i = 0; i < 4; i++) sums[column + i] = scale * total.value[i];
+}
+
+void bf16_large_gradient_update(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                                const struct weight_update *update, cuda_launcher &launcher) {
+    bf16_product p = product_of(workspace, *call, LARGE_GRADIENT);
+    map_all(p, *call, LARGE_GRADIENT, launcher.fault);
+    if (launcher.fault->message[0]) return;
+    large_gradient_launch(
+        call->dtype, p, *update, call->ldc,
+        bf16_blocks(LARGE_GRADIENT.columns, p, (unsigned)gemm_multiprocessors(*call, workspace->processors)),
+        launcher);
 }
 
 void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,

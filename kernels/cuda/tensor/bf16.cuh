@@ -10,6 +10,9 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
 #include "kernels/cuda/tensor/bf16_short.cuh"
+extern "C" {
+#include "kernels/ops.h"
+}
 
 static const unsigned BF16_ROWS = 128, BF16_K = 64;           /* of a tile of C, and of a stage */
 static const unsigned BF16_SLOTS = 2, BF16_SLOT_BYTES = 2048; /* of each warp, for the epilogue */
@@ -51,6 +54,7 @@ struct bf16_workspace {
 /* bf16_wgmma.cu */
 bool bf16_open(void);
 unsigned bf16_clusters(unsigned blocks); /* of so many blocks that can be resident at the same time, or 0 */
+unsigned bf16_blocks(unsigned columns, const bf16_product &product, unsigned processors); /* of a launch */
 void bf16_launch(enum gemm_dtype dtype, enum gemm_op op, unsigned columns, const bf16_product &product,
                  unsigned processors, cuda_launcher &launcher);
 
@@ -63,6 +67,14 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
 
 /* Is it faster than cuBLAS for this call? */
 bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *call);
+
+/* A weight gradient of so many rows, and of so many weights, that it pays to update them in the same kernel:
+   bf16_gradient_large_wgmma.cu. */
+bool bf16_large_gradient_takes(const struct bf16_workspace *workspace, const struct gemm_call *call);
+
+/* For calls that it takes, with updates that bf16_gradient_fits. */
+void bf16_large_gradient_update(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                                const struct weight_update *update, cuda_launcher &launcher);
 
 /* For calls that bf16_supports; errors go to launcher.fault. Products of one workspace run on one stream: the
    sums of columns are in its scratch memory. */

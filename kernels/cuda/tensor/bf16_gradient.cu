@@ -220,12 +220,15 @@ bool bf16_gradient_takes(const struct gemm_call *call) {
            tensor_map_fits(call->b, call->ldb, 2) && aligned(call->c, call->ldc, 4, 16);
 }
 
-bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update) {
+bool bf16_gradient_fits(const struct gemm_call *call, const struct weight_update *update) {
     const struct update &rule = update->rule;
-    return (bf16_gradient_takes(call) || takes_small_update(call)) && rule.method != UPDATE_NONE &&
-           !rule.clip && !rule.average && rule.rounded && aligned(rule.weights, call->ldc, 4, 16) &&
-           aligned(rule.moment1, call->ldc, 4, 16) && aligned(rule.moment2, call->ldc, 4, 16) &&
-           aligned(rule.rounded, call->ldc, 2, 8);
+    return rule.method != UPDATE_NONE && !rule.clip && !rule.average && rule.rounded &&
+           aligned(rule.weights, call->ldc, 4, 16) && aligned(rule.moment1, call->ldc, 4, 16) &&
+           aligned(rule.moment2, call->ldc, 4, 16) && aligned(rule.rounded, call->ldc, 2, 8);
+}
+
+bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update) {
+    return (bf16_gradient_takes(call) || takes_small_update(call)) && bf16_gradient_fits(call, update);
 }
 
 void bf16_gradient_gemm(const struct gemm_call *call, unsigned processors, cuda_launcher &launcher) {

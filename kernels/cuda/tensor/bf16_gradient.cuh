@@ -9,6 +9,9 @@
    is faster (2504 x 2000 x 128: 10.9 us, here 14.0); as_update of a call asks for these sums. */
 bool bf16_gradient_takes(const struct gemm_call *call);
 
+/* Do the arrays of this update fit a kernel that updates weights of 16 bits? */
+bool bf16_gradient_fits(const struct gemm_call *call, const struct weight_update *update);
+
 /* Can it do this update? Also one with k == 0. */
 bool bf16_gradient_updates(const struct gemm_call *call, const struct weight_update *update);
 

@@ -53,9 +53,10 @@ static __device__ inline void store_once(float *memory, const pack<float, 4> &fo
     __stcs((float4 *)memory, make_float4(four.value[0], four.value[1], four.value[2], four.value[3]));
 }
 
-/* With four sums: updates a pack of weights and moments, and stores it. */
-template <typename T, update_method METHOD, int ARRAYS>
-static __device__ inline void update_pack(const weight_gradient &p, const update_rule<float> &rule,
+/* With four sums: updates a pack of weights and moments, and stores it. P: with alpha, array and rounded of
+   weight_gradient. */
+template <typename T, update_method METHOD, typename P, int ARRAYS>
+static __device__ inline void update_pack(const P &p, const update_rule<float> &rule,
                                           const update_rates<float> &rates, const pack<float, 4> &sums,
                                           pack<float, 4> (&was)[ARRAYS], size_t at) {
     uint32_t rounded[4]; /* of T, 16 bits each */

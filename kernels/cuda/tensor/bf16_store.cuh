@@ -52,6 +52,8 @@ static __device__ uint32_t activated(float x, float y, uint32_t rounded) {
 /* A warp that stores 16 x N sums of each tile. Forward products (NN) alone have the forward epilogue, input
    gradients (NT) alone the backward one: each kernel is compiled with what it can need. */
 template <typename T, bool A_T, bool B_T, int N> struct tile_store {
+    typedef bf16_product product;
+    static constexpr bool PARTS = true; /* k may be in parts */
     static constexpr bool FORWARD = !A_T && B_T, BACKWARD = !A_T && !B_T;
     const bf16_product &p;
     char *slots;          /* of this warp */
@@ -291,6 +293,8 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
             prefetch();
         }
     }
+
+    __device__ void prepare() const {}
 
     __device__ void store(const float (&sums)[N / 2]) {
         if (!stores || row0 >= p.m) return;
