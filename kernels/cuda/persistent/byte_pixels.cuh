@@ -67,6 +67,12 @@ __device__ inline row_loss softmax_cross_entropy(float z, bool valid, int classe
     return loss;
 }
 
+/* NaN as infinity: in a gradient that travels, NaN says that a loss is not finite, and all blocks must agree
+   on that. */
+__device__ inline float not_nan(float value) {
+    return fminf(value, INFINITY);
+}
+
 /* Sums three values over the lanes that have the same packet, lane % PACKETS. */
 __device__ inline void reduce_across_lanes(float (&sum)[3]) {
 #pragma unroll

@@ -119,12 +119,10 @@ struct form {
         layout.take(&plan->gram_made, steps < LONGEST ? steps : LONGEST);
         layout.take(&plan->dz, 2 * groups * DZ_PACKETS);
         layout.take(&plan->products, 2 * groups * PRODUCT_PACKETS);
-        layout.take(&plan->resume, 1);
         layout.take(&plan->ahead, workers * MAIN_WARPS * MAX_TILES * UNIT_TILES * 32);
         layout.take(&plan->bias_ahead, groups * GROUP_UNITS);
         layout.take(&plan->last_dz, groups * DZ_PACKETS);
-        layout.take(&plan->last_order, (size_t)ROWS);
-        for (int s = 0; s < 8; s++) layout.take(&plan->after[s / 4][s % 4], plan->state_count(s / 4, s % 4));
+        plan->lay_out_state(layout);
         const int own = ROWS / plan->cluster;
         plan->lay_out_sums(layout, (plan->batch + own - 1) / own, own);
     }

@@ -152,11 +152,7 @@ struct chain : chain_helpers {
         });
         if (self < GROUP_UNITS && rank < plan.groups)
             plan.bias_ahead[unit(self)] = memory.bias_ahead[memory.steps % 2][self];
-        if (rank > 0) return;
-        const int last = last_end - 1;
-        if (self < plan.rows_of(last, last_end))
-            plan.last_order[self] = plan.order[(size_t)last * plan.batch + self];
-        if (self == 0) *plan.resume = {bad ? -1 : last_end, 0, plan.rate_of(last)};
+        if (rank == 0) plan.keep_order(last_end, bad);
     }
 };
 

@@ -124,35 +124,10 @@ __device__ inline void wait_for_maker(const plan &plan, int i) {
     while (made < GRAM_PARTS);
 }
 
-/* Calls each(i) for a share of 0 .. count - 1; all threads of the launch take part. */
-template <typename E> __device__ inline void for_share(size_t count, E each) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
-         i += (size_t)gridDim.x * blockDim.x)
-        each(i);
-}
-
-/* Whether all is as the last launch left it. */
-__device__ inline void compare_state(const plan &plan, int first) {
-    bool differs = first != plan.resume->end || first % LONGEST == 0;
-    if (!differs) {
-        const int last = first - 1;
-        differs = plan.resume->rate != plan.rate_of(last);
-        for_share(plan.rows_of(last, first), [&](size_t r) {
-            differs |= plan.last_order[r] != plan.order[(size_t)last * plan.batch + r];
-        });
-        for (int s = 0; s < 8; s++) {
-            const uint32_t *now = reinterpret_cast<const uint32_t *>(plan.state_of(s / 4, s % 4)),
-                           *then = reinterpret_cast<const uint32_t *>(plan.after[s / 4][s % 4]);
-            for_share(plan.state_count(s / 4, s % 4), [&](size_t i) { differs |= now[i] != then[i]; });
-        }
-    }
-    if (differs) plan.resume->differs = 1;
-}
-
 __global__ void __launch_bounds__(GRAM_THREADS)
     prepare_steps(const __grid_constant__ plan plan, int first, int end, uint32_t) {
     const uint4 empty = {0, 0, 0, 0};
-    compare_state(plan, first);
+    compare_state(plan, first, LONGEST);
     for_share((size_t)(end - first), [&](size_t i) { plan.gram_made[i] = 0; });
     for_share((size_t)2 * plan.groups * DZ_PACKETS, [&](size_t i) { plan.dz[i] = empty; });
     for_share((size_t)2 * plan.groups * PRODUCT_PACKETS, [&](size_t i) { plan.products[i] = empty; });

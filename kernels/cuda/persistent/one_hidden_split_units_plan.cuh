@@ -125,7 +125,7 @@ struct block_base {
         if (lane() >= share || row >= rows) return;
         const uint8_t *from = plan.images + (size_t)inputs().images(input_slot)[row] * plan.features;
         if (plan.cluster == 2)
-            bulk_copy_to_pair(image(buffer, row), from, plan.features, barrier);
+            bulk_copy_to_cluster(image(buffer, row), from, plan.features, barrier, 3);
         else
             bulk_copy(image(buffer, row), from, plan.features, barrier);
     }

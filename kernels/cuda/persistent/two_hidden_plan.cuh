@@ -117,11 +117,6 @@ struct step_info {
     }
 };
 
-/* NaN as infinity. In dZ2 and dH1, NaN says that a loss is not finite, and all blocks must agree on that. */
-__device__ inline float not_nan(float value) {
-    return fminf(value, INFINITY);
-}
-
 /* One thread of a thread block. The two blocks of a cluster, peers, have the same units of layer 1, the same
    columns of W2, and consecutive rows of W2 and of the batch. */
 struct block {

@@ -16,10 +16,10 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 #endif
 }
 
-/* The same to both thread blocks of a cluster of two, whose `barrier`s count the bytes. */
-__device__ inline void bulk_copy_to_pair(void *to, const void *from, uint32_t bytes, uint64_t *barrier) {
+/* The same to the thread blocks of a cluster in the mask `blocks`, whose `barrier`s count the bytes. */
+__device__ inline void bulk_copy_to_cluster(void *to, const void *from, uint32_t bytes, uint64_t *barrier,
+                                            uint16_t blocks) {
 #if __CUDA_ARCH__ >= 900
-    const uint16_t blocks = 3;
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
                  "[%0], [%1], %2, [%3], %4;"
                  :
