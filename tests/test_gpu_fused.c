@@ -10,7 +10,7 @@
 #define LOOK_AHEAD "one hidden layer, look-ahead"
 #define SPLIT_PIXELS "one hidden layer, split-K over pixels"
 #define SPLIT_UNITS "one hidden layer, split over hidden units"
-#define TWO_HIDDEN "two hidden layers"
+#define TWO_AHEAD "two hidden layers, look-ahead"
 #define TILED "tiled"
 
 /* For each form: batches, layers, classes and images that no tile divides, and a partial last batch. */
@@ -46,15 +46,15 @@ static const struct recipe {
     {SPLIT_UNITS, "layers=784-1056-10 batch-size=50 epochs=1 weight-decay=0.01"},
     {SPLIT_UNITS,
      "layers=784-297-11 batch-size=7 epochs=1 momentum=0.5 activation=tanh"}, /* no rows for most */
-    {TWO_HIDDEN, "layers=784-512-512-10 batch-size=128 epochs=1"},
-    {TWO_HIDDEN, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
-    {TWO_HIDDEN,
+    {TWO_AHEAD, "layers=784-512-512-10 batch-size=128 epochs=1"},
+    {TWO_AHEAD, "layers=784-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
+    {TWO_AHEAD,
      "layers=400-37-22-11 batch-size=100 epochs=2 weight-decay=0.01 activation=sigmoid init=xavier"},
-    {TWO_HIDDEN, "layers=784-500-65-11 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
-    {TWO_HIDDEN, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
-    {TWO_HIDDEN, "layers=400-1-1-10 batch-size=1 epochs=1"},
-    {TWO_HIDDEN, "layers=64-300-200-10 batch-size=128 epochs=2"},
-    {TWO_HIDDEN, "layers=784-256-500-10 batch-size=100 epochs=2 momentum=0.9 lr=0.02 schedule=cosine"},
+    {TWO_AHEAD, "layers=784-500-65-11 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
+    {TWO_AHEAD, "layers=784-1-300-10 batch-size=33 epochs=1 schedule=cosine"},
+    {TWO_AHEAD, "layers=400-1-1-10 batch-size=1 epochs=1"},
+    {TWO_AHEAD, "layers=64-300-200-10 batch-size=128 epochs=2"},
+    {TWO_AHEAD, "layers=784-256-500-10 batch-size=100 epochs=2 momentum=0.9 lr=0.02 schedule=cosine"},
     {TILED, "layers=784-1100-10 batch-size=64 epochs=1"},
     {TILED, "layers=784-20-10 batch-size=4000 epochs=12"},
     {TILED, "layers=400-1-1-17 batch-size=1 epochs=1"},
@@ -104,13 +104,13 @@ static const struct recipe launches[] = {
     {LOOK_AHEAD, "layers=784-256-10 batch-size=127 epochs=2 lr=0.05 weight-decay=0.01"},
     {SPLIT_UNITS, "layers=784-272-10 batch-size=128 epochs=3 lr=0.05 momentum=0.9 schedule=cosine"},
     {SPLIT_UNITS, "layers=784-273-10 batch-size=100 epochs=2 lr=0.05"}, /* 35 blocks, without clusters */
-    {TWO_HIDDEN, "layers=784-512-512-10 batch-size=128 epochs=3 lr=0.05"},
-    {TWO_HIDDEN, "layers=784-300-100-10 batch-size=127 epochs=3 lr=0.02 momentum=0.9"},
-    {TWO_HIDDEN, "layers=784-256-500-10 batch-size=100 epochs=3 lr=0.1 momentum=0.5 weight-decay=0.01 "
-                 "schedule=cosine"},
-    {TWO_HIDDEN, "layers=400-37-22-11 batch-size=96 epochs=2 lr=0.05 weight-decay=0.01"},
-    {TWO_HIDDEN, "layers=784-300-100-10 batch-size=128 epochs=12 lr=0.02 momentum=0.9 "
-                 "validation=2400"}, /* of one step */
+    {TWO_AHEAD, "layers=784-512-512-10 batch-size=128 epochs=3 lr=0.05"},
+    {TWO_AHEAD, "layers=784-300-100-10 batch-size=127 epochs=3 lr=0.02 momentum=0.9"},
+    {TWO_AHEAD, "layers=784-256-500-10 batch-size=100 epochs=3 lr=0.1 momentum=0.5 weight-decay=0.01 "
+                "schedule=cosine"},
+    {TWO_AHEAD, "layers=400-37-22-11 batch-size=96 epochs=2 lr=0.05 weight-decay=0.01"},
+    {TWO_AHEAD, "layers=784-300-100-10 batch-size=128 epochs=12 lr=0.02 momentum=0.9 "
+                "validation=2400"}, /* of one step */
 };
 enum { LAUNCHES = sizeof launches / sizeof *launches };
 

@@ -9,7 +9,7 @@ struct fused_state {
 };
 
 static const fused_form *const forms[] = {&fused_look_ahead, &fused_split_pixels, &fused_split_units,
-                                          &fused_two_hidden, &fused_tiled};
+                                          &fused_two_ahead,  &fused_two_hidden,   &fused_tiled};
 static const int FORMS = sizeof forms / sizeof *forms;
 
 /* Own kernels, which do more in a launch than the library's, need rows of a multiple of 16 bytes; those of 16

@@ -41,7 +41,7 @@ struct fused_form {
     fused_instance *(*open)(tuned_context *context, const fused_network *network, char *why, size_t size);
 };
 
-extern const fused_form fused_tiled, fused_two_hidden, fused_split_pixels, fused_split_units,
+extern const fused_form fused_tiled, fused_two_hidden, fused_two_ahead, fused_split_pixels, fused_split_units,
     fused_look_ahead;
 
 #endif

@@ -62,6 +62,22 @@ template <typename R> __device__ inline R derivative_compactly(enum activation a
                                          : derivative_called(activation, z, y);
 }
 
+/* The derivative from the output y, without calls; not of GELU, whose derivative needs the input. */
+__device__ inline float derivative_of_output(enum activation activation, float y) {
+    switch (activation) {
+    case ACTIVATION_RELU:
+        return derivative_RELU_f32(y, y);
+    case ACTIVATION_TANH:
+        return derivative_TANH_f32(y, y);
+    case ACTIVATION_SCALED_TANH:
+        return derivative_SCALED_TANH_f32(y, y);
+    case ACTIVATION_SIGMOID:
+        return derivative_SIGMOID_f32(y, y);
+    default:
+        return 1;
+    }
+}
+
 /* --- the plan --- */
 
 /* What every plan copies from the network. */

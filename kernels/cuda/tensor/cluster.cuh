@@ -77,6 +77,16 @@ __device__ inline void cluster_send(const uint4 *at, unsigned rank, uint4 words,
 #endif
 }
 
+__device__ inline void cluster_send(const uint32_t *at, unsigned rank, uint32_t word,
+                                    const uint64_t *barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+                 :
+                 : "r"(cluster_address(at, rank)), "r"(word), "r"(cluster_address(barrier, rank))
+                 : "memory");
+#endif
+}
+
 /* Arrives at the mbarrier of block `rank` that corresponds to `barrier`: this block has read what others may
    overwrite. */
 __device__ inline void cluster_arrive_at(const uint64_t *barrier, unsigned rank) {
