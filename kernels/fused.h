@@ -14,7 +14,7 @@ enum { FUSED_MAX_LAYERS = 64 };
 
 struct fused_layer {
     size_t in, out;
-    size_t ld;                  /* of the weights: leading dimension; > out only in mixed precision */
+    size_t ld;                  /* of the weights: leading dimension; > out only in lower precisions */
     enum activation activation; /* none for the last layer */
     void *weight, *bias;        /* [in][out], [out]: updated in place */
     void *weight_velocity, *bias_velocity; /* the same; NULL without momentum */

@@ -214,28 +214,31 @@ static void assert_all_trained(const struct mlp *mlp, void *before, void *after)
     }
 }
 
-/* In mixed precision, rows are multiples of 16 bytes. The weights equal the host's before training. After
-   training, the host and the GPU resume the same weights and state tensors from a checkpoint. */
-static void rows_of_mixed_precision(void **state) {
+/* In tf32 and mixed precision, rows are multiples of 8 elements. The weights equal the host's before
+   training. After it, the host and the GPU resume the same weights and state tensors from a checkpoint. */
+static void rows_of_lower_precision(void **state) {
     (void)state;
-    static const char *const recipes[] = {
-        "activation=relu momentum=0.9 max-norm=1.5 lr=0.1",
-        "activation=tanh optimizer=adamw lr=0.01 clip-norm=0.5 ema-decay=0.9",
-        "activation=gelu adversarial=0.1 weight-decay=0.1 lr=0.05"};
+    static const struct {
+        const char *precision, *recipe;
+    } runs[] = {{"bf16", "activation=relu momentum=0.9 max-norm=1.5 lr=0.1"},
+                {"fp16", "activation=tanh optimizer=adamw lr=0.01 clip-norm=0.5 ema-decay=0.9"},
+                {"bf16", "activation=gelu adversarial=0.1 weight-decay=0.1 lr=0.05"},
+                {"tf32", "activation=tanh momentum=0.9 lr=0.1"}};
     char path[256];
     gpu_needed();
     snprintf(path, sizeof path, "%s", support_path("padded.safetensors"));
-    for (size_t r = 0; r < 3; r++) {
+    for (size_t r = 0; r < sizeof runs / sizeof *runs; r++) {
         struct bench gpu, host, back;
         struct run_summary summary;
         struct checkpoint checkpoint;
         char settings[512], mirror[512];
         snprintf(mirror, sizeof mirror,
-                 "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 %s", recipes[r]);
+                 "backend=serial threads=1 layers=42-30-21-4 batch-size=16 epochs=4 seed=3 %s",
+                 runs[r].recipe);
         snprintf(settings, sizeof settings,
                  "backend=cuda-tuned precision=%s layers=42-30-21-4 batch-size=16 epochs=4 seed=3 "
                  "save=%.200s %s",
-                 r == 1 ? "fp16" : "bf16", path, recipes[r]);
+                 runs[r].precision, path, runs[r].recipe);
         bench_open(&gpu, settings, NULL);
         bench_open(&host, mirror, NULL);
         const struct mlp *padded = &gpu.trainer.mlp;
@@ -373,7 +376,7 @@ int main(void) {
         cmocka_unit_test(long_batches_follow_the_host),
         cmocka_unit_test(graph_equals_eager_bit_for_bit),
         cmocka_unit_test(one_seed_on_every_device),
-        cmocka_unit_test(rows_of_mixed_precision),
+        cmocka_unit_test(rows_of_lower_precision),
         cmocka_unit_test(resume_equals_uninterrupted),
         cmocka_unit_test(divergence_is_named),
         cmocka_unit_test(the_parts_add_up),

@@ -28,7 +28,7 @@ struct device_driver {
     enum gemm_device where;
     bool host_memory; /* the host can read its pointers */
 
-    size_t row_alignment; /* bytes; mixed-precision kernels are faster if rows are multiples of it */
+    size_t row_alignment; /* elements; kernels of tf32, bf16 and fp16 are faster on multiples of it */
     size_t steps_ahead;   /* training steps to issue before the host reads their losses */
 
     /* (optional) Usable on this machine now? If not, writes the reason (a phrase) to `why`. */

@@ -113,15 +113,14 @@ static enum status allocate(struct mlp *mlp) {
     return STATUS_OK;
 }
 
-/* The width of layer l in memory: in mixed precision rounded up to the row alignment of the device. Padding
-   stays zero, because its weights and biases are zero and act(0) = 0. Layers are not padded if act(0) != 0
-   (sigmoid), or with dropout, whose random numbers are indexed by element; nor are the logits. */
+/* The width of layer l in memory: in tf32 and mixed precision rounded up to the row alignment of the device.
+   Padding stays zero, because its weights and biases are zero and act(0) = 0. Layers are not padded if
+   act(0) != 0 (sigmoid), or with dropout, whose random numbers are indexed by element; nor are the logits. */
 static size_t padded_width(const struct mlp *mlp, size_t l) {
     const struct mlp_layer *layer = &mlp->layer[l];
-    const size_t size = dtype_size(mlp->activation_dtype), bytes = mlp->compute->device.driver->row_alignment,
-                 step = bytes > size ? bytes / size : 1;
-    if (mlp->activation_dtype == mlp->dtype || l + 1 == mlp->depth || activate(layer->activation, 0.0) != 0 ||
-        mlp->hidden_dropout > 0)
+    const size_t step = mlp->compute->device.driver->row_alignment;
+    if (mlp->compute->precision == GEMM_TRUE || l + 1 == mlp->depth ||
+        activate(layer->activation, 0.0) != 0 || mlp->hidden_dropout > 0)
         return layer->out;
     return (layer->out + step - 1) / step * step;
 }
