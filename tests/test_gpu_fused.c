@@ -11,6 +11,7 @@
 #define SPLIT_PIXELS "one hidden layer, split-K over pixels"
 #define SPLIT_UNITS "one hidden layer, split over hidden units"
 #define TWO_AHEAD "two hidden layers, look-ahead"
+#define TWO_HIDDEN "two hidden layers on" /* so many blocks: of more than 784 pixels */
 #define TILED "tiled"
 
 /* For each form: batches, layers, classes and images that no tile divides, and a partial last batch. */
@@ -55,6 +56,11 @@ static const struct recipe {
     {TWO_AHEAD, "layers=400-1-1-10 batch-size=1 epochs=1"},
     {TWO_AHEAD, "layers=64-300-200-10 batch-size=128 epochs=2"},
     {TWO_AHEAD, "layers=784-256-500-10 batch-size=100 epochs=2 momentum=0.9 lr=0.02 schedule=cosine"},
+    {TWO_HIDDEN, "layers=960-512-512-10 batch-size=128 epochs=1"},
+    {TWO_HIDDEN, "layers=800-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
+    {TWO_HIDDEN,
+     "layers=960-37-22-11 batch-size=100 epochs=2 weight-decay=0.01 activation=sigmoid init=xavier"},
+    {TWO_HIDDEN, "layers=960-500-65-11 batch-size=128 epochs=1 activation=tanh momentum=0.5"},
     {TILED, "layers=784-1100-10 batch-size=64 epochs=1"},
     {TILED, "layers=784-20-10 batch-size=4000 epochs=12"},
     {TILED, "layers=400-1-1-17 batch-size=1 epochs=1"},
@@ -111,6 +117,8 @@ static const struct recipe launches[] = {
     {TWO_AHEAD, "layers=400-37-22-11 batch-size=96 epochs=2 lr=0.05 weight-decay=0.01"},
     {TWO_AHEAD, "layers=784-300-100-10 batch-size=128 epochs=12 lr=0.02 momentum=0.9 "
                 "validation=2400"}, /* of one step */
+    {TWO_HIDDEN, "layers=960-512-512-10 batch-size=128 epochs=3 lr=0.05"},
+    {TWO_HIDDEN, "layers=960-300-100-10 batch-size=127 epochs=3 lr=0.02 momentum=0.9"},
 };
 enum { LAUNCHES = sizeof launches / sizeof *launches };
 

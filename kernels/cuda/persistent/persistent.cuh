@@ -62,8 +62,25 @@ template <typename R> __device__ inline R derivative_compactly(enum activation a
                                          : derivative_called(activation, z, y);
 }
 
-/* The derivative from the output y, without calls; not of GELU, whose derivative needs the input. */
-__device__ inline float derivative_of_output(enum activation activation, float y) {
+/* Without calls, which gave wrong results in warps that had changed their number of registers
+   (docs/journal.md); not of GELU, whose derivative needs the input. */
+__device__ inline float activate_in_place(enum activation activation, float z) {
+    switch (activation) {
+    case ACTIVATION_RELU:
+        return value_RELU_f32(z);
+    case ACTIVATION_TANH:
+        return value_TANH_f32(z);
+    case ACTIVATION_SCALED_TANH:
+        return value_SCALED_TANH_f32(z);
+    case ACTIVATION_SIGMOID:
+        return value_SIGMOID_f32(z);
+    default:
+        return z;
+    }
+}
+
+/* The same, from the output y. */
+__device__ inline float derivative_in_place(enum activation activation, float y) {
     switch (activation) {
     case ACTIVATION_RELU:
         return derivative_RELU_f32(y, y);

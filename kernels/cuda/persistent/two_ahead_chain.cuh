@@ -128,7 +128,7 @@ struct chain_main : chain_block {
             for (int e = 0; e < 4; e++) h[e] = activate(ACTIVATION_RELU, sum[e]);
         } else {
 #pragma unroll
-            for (int e = 0; e < 4; e++) h[e] = activate_called(plan.activation[0], sum[e]);
+            for (int e = 0; e < 4; e++) h[e] = activate_in_place(plan.activation[0], sum[e]);
         }
         clear_padding(rows, h);
     }
@@ -136,7 +136,7 @@ struct chain_main : chain_block {
     /* dZ1 from dH1, in place. */
     __device__ void differentiate_tile(int rows, const tile_values &h, tile_values &dz) const {
 #pragma unroll
-        for (int e = 0; e < 4; e++) dz[e] *= derivative_of_output(plan.activation[0], h[e]);
+        for (int e = 0; e < 4; e++) dz[e] *= derivative_in_place(plan.activation[0], h[e]);
         clear_padding(rows, dz);
     }
 
@@ -233,8 +233,8 @@ struct chain_main : chain_block {
             for (int e = 0; e < 4; e++) h[e] = activate(ACTIVATION_RELU, h[e]);
         } else {
 #pragma unroll
-            for (int e = 0; e < 4; e++) h[e] = activate_called(plan.activation[1], h[e]);
-            load_output_weights(w); /* again: calls would save registers */
+            for (int e = 0; e < 4; e++) h[e] = activate_in_place(plan.activation[1], h[e]);
+            load_output_weights(w); /* again: they occupy no registers before */
         }
 #pragma unroll
         for (int e = 0; e < 4; e++)
@@ -354,7 +354,7 @@ struct chain_main : chain_block {
             for (int q = 0; q < 3; q++)
                 sum += gradient[4 * q] * w[e][q].x + gradient[4 * q + 1] * w[e][q].y +
                        gradient[4 * q + 2] * w[e][q].z + gradient[4 * q + 3] * w[e][q].w;
-            dz[e] = not_nan(sum * derivative_of_output(plan.activation[1], h[e]));
+            dz[e] = not_nan(sum * derivative_in_place(plan.activation[1], h[e]));
         }
         memory.dz2_rows[own_row()][quad()] = make_float4(dz[0], dz[1], dz[2], dz[3]);
         const plane_pair first = planes_of(bad ? NAN : dz[0] * inverse, dz[1] * inverse),
