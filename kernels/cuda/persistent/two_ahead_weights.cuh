@@ -1,4 +1,5 @@
-/* Two hidden layers, look-ahead: the four warps of the chain that have the tile of W2. See two_ahead_wgmma.cu. */
+/* Two hidden layers, look-ahead: the four warps of the chain that have the tile of W2. See
+   two_ahead_wgmma.cu. */
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_AHEAD_WEIGHTS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_AHEAD_WEIGHTS_CUH
 
