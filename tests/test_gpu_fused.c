@@ -56,6 +56,8 @@ static const struct recipe {
     {TWO_AHEAD, "layers=400-1-1-10 batch-size=1 epochs=1"},
     {TWO_AHEAD, "layers=64-300-200-10 batch-size=128 epochs=2"},
     {TWO_AHEAD, "layers=784-256-500-10 batch-size=100 epochs=2 momentum=0.9 lr=0.02 schedule=cosine"},
+    {TWO_AHEAD, "layers=784-100-60-10 batch-size=128 epochs=1 activation=scaled-tanh init=xavier"},
+    {TWO_AHEAD, "layers=624-70-512-11 batch-size=64 epochs=1 lr=0.05"},
     {TWO_HIDDEN, "layers=960-512-512-10 batch-size=128 epochs=1"},
     {TWO_HIDDEN, "layers=800-37-70-10 batch-size=127 epochs=2 momentum=0.9 lr=0.05"},
     {TWO_HIDDEN,

@@ -2,18 +2,26 @@
 
 #include <stdlib.h>
 
-/* The parts of synthetic digits that networks train on. */
+/* Networks train on the middle of synthetic digits, or on more than that. */
 static const struct part {
     size_t height, width;
-} parts[] = {{28, 28}, {24, 26}, {20, 24}, {20, 20}, {16, 19}, {8, 8}, {4, 4}};
+} parts[] = {{24, 40}, {20, 40}, {28, 28}, {24, 26}, {20, 24}, {20, 20}, {16, 19}, {8, 8}, {4, 4}};
 
-/* The middle of each image, of 28 x 28. */
+/* The middle of each image, of 28 x 28; a wider part has its columns once more at the right. */
 static void crop(struct dataset *set, struct part part) {
-    const size_t top = (SYNTHETIC_SIDE - part.height) / 2, left = (SYNTHETIC_SIDE - part.width) / 2;
+    const size_t width = part.width < SYNTHETIC_SIDE ? part.width : SYNTHETIC_SIDE;
+    const size_t top = (SYNTHETIC_SIDE - part.height) / 2, left = (SYNTHETIC_SIDE - width) / 2;
+    uint8_t *images = malloc(set->count * part.height * part.width);
+    assert_non_null(images);
     for (size_t i = 0; i < set->count; i++)
-        for (size_t y = 0; y < part.height; y++) /* ascending: source rows lie after their destinations */
-            memmove(set->images + (i * part.height + y) * part.width,
-                    set->images + (i * SYNTHETIC_SIDE + y + top) * SYNTHETIC_SIDE + left, part.width);
+        for (size_t y = 0; y < part.height; y++) {
+            const uint8_t *from = set->images + (i * SYNTHETIC_SIDE + y + top) * SYNTHETIC_SIDE + left;
+            uint8_t *row = images + (i * part.height + y) * part.width;
+            memcpy(row, from, width);
+            memcpy(row + width, from, part.width - width);
+        }
+    free(set->images);
+    set->images = images;
     set->height = part.height;
     set->width = part.width;
 }

@@ -27,8 +27,9 @@ static void *load(void *opaque) {
     return NULL;
 }
 
-/* LLVM's runtime looks a symbol up when it starts, under a lock of its own. In the thread it would wait for
-   the lock of a dlopen that waits for it: of OpenBLAS, whose constructor asks for the number of cores. */
+/* LLVM's OpenMP looks a symbol up (dlsym) when it starts, while it holds a lock of its own. If it started in
+   the loading thread while the caller is in dlopen of OpenBLAS, whose constructor calls OpenMP, each would
+   wait for the other's lock. So it starts here. */
 static void start_openmp(void) {
 #ifdef HAVE_OPENMP
     (void)omp_get_max_threads();

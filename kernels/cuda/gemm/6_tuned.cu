@@ -128,7 +128,7 @@ static bool is_weight_gradient(const tuned_context *context, const struct gemm_c
     return call->as_update && by_gradient_kernel(context) && bf16_gradient_takes(call);
 }
 
-/* .. of a large batch. */
+/* Is it the weight gradient of a large batch? */
 static bool is_large_gradient(const tuned_context *context, const struct gemm_call *call) {
     return call->as_update && by_gradient_kernel(context) && bf16_large_gradient_takes(&context->bf16, call);
 }

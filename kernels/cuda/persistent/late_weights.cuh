@@ -8,10 +8,11 @@
 
 namespace persistent {
 
-/* Where the next launch goes on without another rounding: what the late weights of its first step were. */
+/* The state that a launch left. The next one, if nothing has changed it, goes on with the same late weights,
+   and so with the bits of one launch. */
 struct resume_point {
     int end;     /* the step after the last one of a launch, or -1 */
-    int differs; /* not 0 if somebody has changed the network, the order or the rate since */
+    int differs; /* not 0 if the network, the order or the rate has changed since */
     float rate;  /* of the last step */
 };
 

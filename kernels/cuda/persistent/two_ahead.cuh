@@ -10,10 +10,12 @@
 
 namespace persistent::two_ahead {
 
-static const int CLUSTER = 8;                                   /* thread blocks of a cluster */
-static const int TILE = 64, MAX_UNITS = CLUSTER * TILE;         /* of W2: of a block; of a layer */
-static const int CHAIN = CLUSTER * CLUSTER;                     /* blocks with a tile of W2 */
-static const int SLICES = 7, BLOCKS = CHAIN + SLICES * CLUSTER; /* of the pixels: a cluster of workers each */
+static const int CLUSTER = 8;                /* thread blocks of a cluster */
+static const int TILE = 64;                  /* rows and columns of W2 that a block has */
+static const int MAX_UNITS = CLUSTER * TILE; /* of a hidden layer */
+static const int CHAIN = CLUSTER * CLUSTER;  /* blocks with a tile of W2 */
+static const int SLICES = 7;                 /* of the pixels, each with a cluster of workers */
+static const int BLOCKS = CHAIN + SLICES * CLUSTER;
 static const int SLICE_PACKS = 7, SLICE_PIXELS = SLICE_PACKS * PIXELS;
 static const int SLICE_BYTES = ROWS * SLICE_PIXELS; /* of a batch */
 static const int OWN = ROWS / CLUSTER;              /* rows of the batch whose loss a cluster computes */
@@ -91,8 +93,7 @@ struct plan : late_plan<3> {
     }
 };
 
-/* The same value, of which the compiler knows nothing: addresses that are made of it do not occupy registers
-   from the load of weights to their store. */
+/* Hides the value from the optimiser, so that addresses are computed again and not kept in registers. */
 __device__ inline int opaque(int value) {
     asm volatile("" : "+r"(value));
     return value;

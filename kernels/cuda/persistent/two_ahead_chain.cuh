@@ -234,7 +234,7 @@ struct chain_main : chain_block {
         } else {
 #pragma unroll
             for (int e = 0; e < 4; e++) h[e] = activate_in_place(plan.activation[1], h[e]);
-            load_output_weights(w); /* again: they occupy no registers before */
+            load_output_weights(w); /* again: the activation has their registers */
         }
 #pragma unroll
         for (int e = 0; e < 4; e++)

@@ -370,6 +370,7 @@ struct chain : chain_weights {
         __syncthreads();
         if (blockIdx.x == 0) plan.keep_order(first + memory.done, memory.bad);
         if (has_losses()) plan.add_sums_to_tally(first, first + memory.done);
+        __syncwarp();
         cluster_barrier(); /* the shared memory of a block must outlive its mail */
     }
 };

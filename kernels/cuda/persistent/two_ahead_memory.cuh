@@ -48,7 +48,7 @@ struct chain_block {
           rank(blockIdx.x % CLUSTER), self(thread_in_register()), warp(self / 32), lane(self % 32),
           first(first), steps(end - first), resumed(resumed) {}
 
-    /* From here on, what the compiler has made of these is computed again: it occupies no registers. */
+    /* From here on, addresses are computed again, and not kept in registers. */
     __device__ void forget_addresses() {
         self = opaque(self) & (BLOCK_THREADS - 1); /* not negative: short divisions */
         warp = self / 32;

@@ -109,7 +109,8 @@ struct chain_weights : chain_main {
             barrier_sync<BARRIER_DZ2, BLOCK_THREADS>();
             profile.stage(1);
             if (memory.bad) break;
-            barrier_sync<BARRIER_W2_FREE, MAIN_THREADS + WEIGHT_THREADS>(); /* and so are the tensor cores */
+            /* the products of the main warps have ended: W2 and the tensor cores are free */
+            barrier_sync<BARRIER_W2_FREE, MAIN_THREADS + WEIGHT_THREADS>();
             update_w2(i, rate, weight);
             profile.stage(2);
         }

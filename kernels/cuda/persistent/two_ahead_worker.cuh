@@ -19,7 +19,7 @@ struct worker_memory {
     float4 velocity[TILE / 8][MAIN_THREADS];
     uint4 header[CLUSTER]; /* of dZ1 */
     uint32_t most[MAIN_WARPS];
-    bool stops;
+    int stops_at; /* the step whose pixels are the last ones converted */
     uint64_t pixels_full[2];
 };
 
@@ -77,7 +77,7 @@ struct worker {
             mbarrier_wait(memory.pixels_full + i % 2, i / 2);
             convert_pixels(i);
             barrier_sync<BARRIER_PIXELS, BLOCK_THREADS>();
-            if (memory.stops) { /* no copy may be on its way at the end */
+            if (i >= memory.stops_at) { /* no copy may be on its way at the end */
                 if (i + 1 < steps) mbarrier_wait(memory.pixels_full + (i + 1) % 2, (i + 1) / 2);
                 break;
             }
@@ -269,7 +269,7 @@ struct worker {
             profile.stage(0);
             if (i >= 0) {
                 if (!receive_dz1(i)) {
-                    memory.stops = true;
+                    memory.stops_at = i + 2;
                     if (i + 2 < steps) barrier_sync<BARRIER_PIXELS, BLOCK_THREADS>();
                     break;
                 }
@@ -281,10 +281,12 @@ struct worker {
             if (i + 2 > steps) break;
             weights ahead;
             get_ahead(i + 2, rate, ahead);
-            if (i + 2 < steps)
+            if (i + 2 < steps) {
                 send_product(i + 2, ahead);
-            else
+            } else {
                 keep(ahead);
+                barrier_sync<BARRIER_MAIN, MAIN_THREADS>(); /* all warps have read dZ1 */
+            }
             profile.stage(3);
         }
         all_weights([&](size_t i, float w, float v) { store_weight_twice(plan, 0, false, i, w, v); });
@@ -296,7 +298,7 @@ struct worker {
         wgmma_written();
         if (self == 0) {
             for (int i = 0; i < 2; i++) mbarrier_init(memory.pixels_full + i);
-            memory.stops = false;
+            memory.stops_at = steps;
         }
         __syncthreads();
         cluster_barrier();

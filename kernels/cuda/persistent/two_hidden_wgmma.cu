@@ -1,5 +1,5 @@
 /* Engine fused, the form "two hidden layers": weights stay on the chip, and only activations and sums travel.
-   two_ahead_wgmma.cu improves on it for up to 784 pixels; this one takes more, and fewer SMs.
+   two_ahead_wgmma.cu improves on it; this one runs images of more than 784 pixels, or on fewer than 120 SMs.
 
    Layer 1    a thread block has 8 units and half of the pixels: its part of W1 in registers and in int8
               slices, and its part of the batch as bytes (int8_wgmma.cuh), which a kernel before each launch

@@ -107,7 +107,8 @@ static bool fills(const struct bf16_workspace *workspace, const struct gemm_call
     return cycles_of(workspace, call, shape) <= most * least;
 }
 
-/* 2048 x 2048 has 64 tiles for 66 pairs of SMs, 784 x 4096 as many, a quarter of them empty. */
+/* 2048 x 2048, 64 tiles for 66 pairs of SMs, passes; 784 x 4096, as many tiles, a quarter of them empty, does
+   not. */
 bool bf16_large_gradient_takes(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const double most = 1.2;
     return call->op == GEMM_TN && call->c_f32 && call->k > MOST_GRADIENT_K &&

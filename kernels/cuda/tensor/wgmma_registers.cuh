@@ -57,18 +57,6 @@ __device__ inline void wgmma_f16_registers(float (&d)[16], const uint32_t (&a)[4
 }
 
 template <bool B_BY_K>
-__device__ inline void wgmma_f16_registers(float (&d)[24], const uint32_t (&a)[4], uint64_t b, bool adds) {
-#ifdef HAVE_WGMMA
-    asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %29, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n48k16.f32.f16.f16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23}, {%24, %25, %26, %27}, %28, adds, 1, 1, %30; }"
-                 : D4(0), D4(4), D4(8), D4(12), D4(16), D4(20)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((unsigned)adds), "n"(B_BY_K));
-#endif
-}
-
-template <bool B_BY_K>
 __device__ inline void wgmma_f16_registers(float (&d)[32], const uint32_t (&a)[4], uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
     asm volatile("{ .reg .pred adds; setp.ne.u32 adds, %37, 0;\n"
