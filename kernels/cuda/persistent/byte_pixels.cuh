@@ -132,6 +132,18 @@ struct row_tally : training_plan {
         records[(size_t)step * batch + row] = values;
     }
 
+    /* Stores the sums of owner f in a step: a lane of the warp has the record of each of its rows. */
+    __device__ void store_sums(int f, int step, int end, float4 row) const {
+        const bool mine = lane() < own && f * own + lane() < rows_of(step, end);
+        double loss = mine ? (double)logf(row.x) - ((double)row.y - (double)row.z) : 0;
+        const unsigned correct = __ballot_sync(0xffffffffu, mine && row.w != 0);
+#pragma unroll
+        for (int offset = 8; offset > 0; offset /= 2) loss += __shfl_xor_sync(0xffffffffu, loss, offset);
+        if (lane() > 0 || f >= owners) return;
+        row_loss[(size_t)step * owners + f] = loss;
+        row_correct[(size_t)step * owners + f] = __popc(correct);
+    }
+
     /* Adds steps first .. end - 1. Owner f sums its rows, one thread per step: after the last step, because
        logarithms in double precision are slow. The last owner that arrives sums over owners and steps. */
     __device__ void add_to_tally(int f, int first, int end) const {

@@ -3,6 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_LOSS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_LOSS_CUH
 
+#include "kernels/cuda/persistent/late_loss.cuh"
 #include "kernels/cuda/persistent/look_ahead_stages.cuh"
 
 namespace persistent::look_ahead {
@@ -22,80 +23,36 @@ struct chain_loss : chain_stages {
     __device__ void output_layer(int i, int rows) const {
         const int lanes = own == 8 ? 32 : 16, sources = lanes / PACKETS,
                   source = (lane & (lanes - 1)) / PACKETS, o = own == 8 ? warp : 2 * warp + lane / 16,
-                  r = rank * own + o, label = memory.label[i % 2][o];
-        const bool known = label < plan.classes;
-        const float scale = 1.0f / (float)rows;
+                  r = rank * own + o;
         const float4 bias = reinterpret_cast<const float4 *>(memory.weight[GROUP_UNITS])[lane_t()];
         mbarrier_wait(memory.logits_full + warp, i);
         const float4 first = memory.logits[(source * own + o) * PACKETS + lane_t()],
                      second = memory.logits[((source + sources) * own + o) * PACKETS + lane_t()];
-        float z[3] = {first.x + second.x, first.y + second.y, first.z + second.z}, gradient[3], sum = 0;
+        shared_row<1> row = {{first.x + second.x, first.y + second.y, first.z + second.z}};
+        float gradient[3];
 #pragma unroll
         for (int offset = PACKETS; offset < 32; offset *= 2)
             if (offset < lanes)
 #pragma unroll
-                for (int j = 0; j < 3; j++) z[j] += __shfl_xor_sync(0xffffffffu, z[j], offset);
-        z[0] += bias.x, z[1] += bias.y, z[2] += bias.z;
-        int c[3];
+                for (int j = 0; j < 3; j++) row.z[j] += __shfl_xor_sync(0xffffffffu, row.z[j], offset);
+        row.z[0] += bias.x, row.z[1] += bias.y, row.z[2] += bias.z;
 #pragma unroll
-        for (int j = 0; j < 3; j++) {
-            c[j] = column_class(4 * lane_t() + j);
-            if (c[j] >= plan.classes) z[j] = -INFINITY;
-        }
-        float max = fmaxf(fmaxf(z[0], z[1]), z[2]); /* ignores NaN, which makes the sum NaN */
-        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
-        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-#pragma unroll
-        for (int j = 0; j < 3; j++) { /* absolute errors, about 1e-7, are small: the sum is at least 1 */
-            gradient[j] = __expf(z[j] - max); /* 0 if there is no such class */
-            if (!known || (c[j] == label && !isfinite(z[j]))) gradient[j] = NAN;
-            sum += gradient[j];
-        }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float factor = __fdividef(scale, sum); /* the sum is 1 to 12, or NaN */
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            gradient[j] = gradient[j] * factor - (c[j] == label ? scale : 0.0f);
-            if (r >= rows) gradient[j] = 0;
-        }
+        for (int j = 0; j < 3; j++) row.c[j] = column_class(4 * lane_t() + j);
+        row.label = memory.label[i % 2][o];
+        row.classes = plan.classes;
+        row.softmax(1.0f / (float)rows, r < rows, gradient);
         const float4 packet = make_float4(gradient[0], gradient[1], gradient[2], 0);
 #pragma unroll
         for (int half = 0; half < 2; half++)
             send(&memory.gradient[r][lane_t()], source + half * sources, packet,
                  memory.gradient_full + r / TILE);
-        record(memory.record[i % 2][o], label, z, c, max, sum);
-    }
-
-    __device__ void record(float4 &to, int label, const float (&z)[3], const int (&c)[3], float max,
-                           float sum) const {
-        float of_label = -INFINITY;
-        int best = MAX_CLASSES; /* the first of the largest */
-#pragma unroll
-        for (int j = 0; j < 3; j++) {
-            if (c[j] == label) of_label = z[j];
-            if (c[j] < plan.classes && z[j] == max) best = min(best, c[j]);
-        }
-#pragma unroll
-        for (int offset = 1; offset < PACKETS; offset *= 2) {
-            of_label = fmaxf(of_label, __shfl_xor_sync(0xffffffffu, of_label, offset));
-            best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
-        }
-        if (lane % (own == 8 ? 32 : 16) == 0) to = make_float4(sum, of_label, max, best == label && sum > 0);
+        const float4 record = row.record();
+        if (lane % lanes == 0) memory.record[i % 2][o] = record;
     }
 
     /* Stores the sum of the losses of the owned rows, and how many are correct, of step i of the launch. */
     __device__ void sum_records(int step, int i) const {
-        const bool mine = lane < own && rank * own + lane < plan.rows_of(step, end);
-        const float4 row = memory.record[i % 2][lane % own];
-        double loss = mine ? (double)logf(row.x) - ((double)row.y - (double)row.z) : 0;
-        const unsigned correct = __ballot_sync(0xffffffffu, mine && row.w != 0);
-#pragma unroll
-        for (int offset = MAX_OWN / 2; offset > 0; offset /= 2)
-            loss += __shfl_xor_sync(0xffffffffu, loss, offset);
-        if (lane > 0 || rank >= plan.owners) return;
-        plan.row_loss[(size_t)step * plan.owners + rank] = loss;
-        plan.row_correct[(size_t)step * plan.owners + rank] = __popc(correct);
+        plan.store_sums(rank, step, end, memory.record[i % 2][lane % own]);
     }
 
     /* dL/dlogits of this lane's two rows and three classes; true if a loss is not finite. */

@@ -106,7 +106,7 @@ __device__ inline int thread_in_register() {
     return thread;
 }
 
-/* One packet of N places `stride` apart each: polls all that are missing in one pass. */
+/* Waits for N packets, at(0) to at(N - 1): polls all that are missing in one pass. */
 template <int N, typename A>
 __device__ inline void receive_packets(uint4 (&packet)[N], uint32_t phase, A at) {
     bool missing;

@@ -16,7 +16,7 @@ struct chain_main : chain_output {
         return warp * 16 + lane / 4 + 8 * half;
     }
 
-    /* Values beyond the batch or the layer are 0: so are gradients and weights that would be of them. */
+    /* Values beyond the batch or the layer are 0, and so are the gradients that are made of them. */
     __device__ void clear_padding(int rows, tile_values &values) const {
         const int unit = group * TILE + rank * UNITS + lane % 4 * 2;
 #pragma unroll
@@ -267,10 +267,12 @@ struct chain_main : chain_output {
             tile_values z = {};
             gram_rows gram;
             forget_addresses();
+            if (i > 0 ? !last : resumed) {
+                mbarrier_wait(&memory.gram_full, i - !resumed);
+                gram.load(gram_of_lane());
+            }
             if (i > 0) {
                 tile_values dz;
-                if (!last) mbarrier_wait(&memory.gram_full, i - !resumed);
-                gram.load(gram_of_lane());
                 receive_dh1(i - 1, dz);
                 profile.stage(0);
                 differentiate_tile(plan.rows_of(first + i - 1, first + steps), h, dz);
@@ -284,10 +286,6 @@ struct chain_main : chain_output {
                     if (self == 0) memory.done = i;
                     return;
                 }
-            }
-            if (i == 0 && resumed) {
-                mbarrier_wait(&memory.gram_full, 0);
-                gram.load(gram_of_lane());
             }
             if (i > 0 || resumed) correct(gram, i, factor, z);
             profile.stage(2);

@@ -214,17 +214,7 @@ struct chain : chain_weights {
 
     /* Stores the sum of the losses of the owned rows of step i, and how many are correct. One warp. */
     __device__ void sum_records(int i) const {
-        const int step = first + i;
-        const bool mine = lane < OWN && group * OWN + lane < plan.rows_of(step, first + steps);
-        const float4 row = memory.record[i % 2][lane % OWN];
-        double loss = mine ? (double)logf(row.x) - ((double)row.y - (double)row.z) : 0;
-        const unsigned correct = __ballot_sync(0xffffffffu, mine && row.w != 0);
-#pragma unroll
-        for (int offset = OWN / 2; offset > 0; offset /= 2)
-            loss += __shfl_xor_sync(0xffffffffu, loss, offset);
-        if (lane > 0 || !has_losses()) return;
-        plan.row_loss[(size_t)step * plan.owners + group] = loss;
-        plan.row_correct[(size_t)step * plan.owners + group] = __popc(correct);
+        if (rank == 0) plan.store_sums(group, first + i, first + steps, memory.record[i % 2][lane % OWN]);
     }
 
     __device__ bool has_losses() const {

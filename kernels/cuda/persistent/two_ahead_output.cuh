@@ -3,6 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_AHEAD_OUTPUT_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_AHEAD_OUTPUT_CUH
 
+#include "kernels/cuda/persistent/late_loss.cuh"
 #include "kernels/cuda/persistent/two_ahead_memory.cuh"
 
 namespace persistent::two_ahead {
@@ -83,59 +84,29 @@ struct chain_output : chain_block {
     /* Softmax cross-entropy of the row: dL/dlogits, 0 in rows beyond the batch. All blocks of the cluster
        compute the same. True if the loss is not finite. */
     __device__ bool output_layer(int i, int rows) const {
-        const int packet = lane / 4 % 4, r = group * OWN + own_row(), label = memory.label[i % 2][own_row()];
-        const bool known = label < plan.classes;
-        const float scale = 1.0f / (float)rows;
+        const int packet = lane / 4 % 4, r = group * OWN + own_row();
         const float4 bias = reinterpret_cast<const float4 *>(memory.b3)[packet];
         mbarrier_wait(memory.logits_full + warp, i);
         if (lane == 0) mbarrier_expect_tx(memory.logits_full + warp, CLUSTER * 2 * PACKETS * 16);
         const float4 first = memory.logits[lane % 4][own_row()][packet],
                      second = memory.logits[4 + lane % 4][own_row()][packet];
-        float z[3] = {first.x + second.x, first.y + second.y, first.z + second.z}, gradient[3], sum = 0;
-        add_neighbours(z);
-        z[0] += bias.x, z[1] += bias.y, z[2] += bias.z;
+        shared_row<4> row = {{first.x + second.x, first.y + second.y, first.z + second.z}};
+        float gradient[3];
+        add_neighbours(row.z);
+        row.z[0] += bias.x, row.z[1] += bias.y, row.z[2] += bias.z;
 #pragma unroll
-        for (int k = 0; k < 3; k++)
-            if (3 * packet + k >= plan.classes) z[k] = -INFINITY;
-        float most = fmaxf(fmaxf(z[0], z[1]), z[2]); /* ignores NaN, which makes the sum NaN */
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 4));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 8));
-#pragma unroll
-        for (int k = 0; k < 3; k++) { /* absolute errors, about 1e-7, are small: the sum is at least 1 */
-            gradient[k] = __expf(z[k] - most);
-            if (!known || (3 * packet + k == label && !isfinite(z[k]))) gradient[k] = NAN;
-            sum += gradient[k];
-        }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 4);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 8);
-        const float factor = __fdividef(scale, sum); /* the sum is 1 to 12, or NaN */
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            gradient[k] = gradient[k] * factor - (3 * packet + k == label ? scale : 0.0f);
-            if (r >= rows) gradient[k] = 0;
-        }
+        for (int k = 0; k < 3; k++) row.c[k] = 3 * packet + k;
+        row.label = memory.label[i % 2][own_row()];
+        row.classes = plan.classes;
+        row.softmax(1.0f / (float)rows, r < rows, gradient);
         if (lane % 4 == 0)
             memory.gradient[own_row()][packet] = make_float4(gradient[0], gradient[1], gradient[2], 0);
-        if (rank == 0) record(memory.record[i % 2][own_row()], label, packet, z, most, sum);
+        if (rank == 0) {
+            const float4 record = row.record();
+            if (lane % 16 == 0) memory.record[i % 2][own_row()] = record;
+        }
         __syncwarp();
-        return r < rows && sum != sum;
-    }
-
-    __device__ void record(float4 &to, int label, int packet, const float (&z)[3], float most,
-                           float sum) const {
-        float of_label = -INFINITY;
-        int best = 4 * PACKETS; /* the first of the largest */
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            if (3 * packet + k == label) of_label = z[k];
-            if (3 * packet + k < plan.classes && z[k] == most) best = min(best, 3 * packet + k);
-        }
-#pragma unroll
-        for (int offset = 4; offset < 16; offset *= 2) {
-            of_label = fmaxf(of_label, __shfl_xor_sync(0xffffffffu, of_label, offset));
-            best = min(best, __shfl_xor_sync(0xffffffffu, best, offset));
-        }
-        if (lane % 16 == 0) to = make_float4(sum, of_label, most, best == label && sum > 0);
+        return r < rows && row.sum != row.sum;
     }
 
     /* dZ2 of the lane's row and columns, to the blocks with these columns; NaN if the loss is not finite. */

@@ -20,7 +20,7 @@ struct chain_weights : chain_main {
         return memory.velocity[n][self - MAIN_THREADS];
     }
 
-    /* W2 of the next step in planes. */
+    /* W2 of the step in planes. */
     __device__ void publish(const weights &weight) const {
         uint32_t most = 0;
 #pragma unroll
@@ -100,9 +100,8 @@ struct chain_weights : chain_main {
             w = plan.weight[1][i];
             if (plan.update.has_velocity) v = plan.weight_velocity[1][i];
         });
-        for (int i = 0;; i++) {
+        for (int i = 0; i < steps; i++) {
             publish(weight);
-            if (i == steps) break;
             const float rate = plan.rate_of(first + i);
             forget_addresses();
             profile.stage(0);

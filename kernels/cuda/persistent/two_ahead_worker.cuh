@@ -301,7 +301,6 @@ struct worker {
             memory.stops_at = steps;
         }
         __syncthreads();
-        cluster_barrier();
         if (warp < MAIN_WARPS) {
             warpgroup_more_registers<168>();
             run_main(profile);

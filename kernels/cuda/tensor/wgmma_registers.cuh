@@ -32,7 +32,7 @@ __device__ inline void wgmma_registers(float (&d)[36], const uint32_t (&a)[4], u
 #endif
 }
 
-/* The same of float16, 16, 32, 48 or 64 columns. */
+/* The same of float16, 16, 32 or 64 columns. */
 template <bool B_BY_K>
 __device__ inline void wgmma_f16_registers(float (&d)[8], const uint32_t (&a)[4], uint64_t b, bool adds) {
 #ifdef HAVE_WGMMA
