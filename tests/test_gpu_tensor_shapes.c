@@ -1,12 +1,12 @@
-/* float32 GEMM on the tensor cores (kernels/cuda/tensor/), by planes and by six products: it is right for
-   every shape, and gives the same bits every time. On other GPUs than those of compute capability 9.0 the
-   option of the backend has no effect, and these tests check its other kernels. */
+/* float32 GEMM on the tensor cores (kernels/cuda/tensor/), by planes, by six products and as TF32: it is
+   right for every shape, and gives the same bits every time. On other GPUs than those of compute capability
+   9.0 the option of the backend has no effect, and these tests check its other kernels. */
 #include "tests/gpu.h"
 
 #include "src/backend/verify.h"
 
 /* Numbers of shapes; no multiples of 3, so that each shape occurs with each beta. */
-enum { LARGE = 4, MEDIUM = 7 };
+enum { LARGE = 4, MEDIUM = 7, SHORT = 8 };
 
 static void open_tensor(struct compute *compute, const char *option, enum gemm_precision precision) {
     gpu_open(compute, "cuda-tuned",
@@ -36,6 +36,11 @@ static void the_list_is_right_by_six_products(void **state) {
 static void the_list_is_right_by_three_products(void **state) {
     (void)state;
     check_list("tensor=bf16x6", GEMM_TF32);
+}
+
+static void the_list_is_right_as_tf32(void **state) {
+    (void)state;
+    check_list("tensor=always", GEMM_TF32);
 }
 
 static size_t case_count(size_t shapes) {
@@ -107,6 +112,18 @@ static void medium_shapes_are_right_by_three_products(void **state) {
     check_shapes("tensor=bf16x6", GEMM_TF32, medium_shapes, MEDIUM);
 }
 
+/* Of up to 128 rows: each number of parts of k, for up to 64 rows and for more; rings that are reused; ends
+   of k and columns that are no whole stage or tile. */
+static const size_t short_shapes[SHORT][3] = {{128, 2504, 784},  {65, 136, 300},   {100, 1512, 500},
+                                              {127, 2000, 2500}, {64, 1000, 1500}, {17, 72, 1600},
+                                              {48, 2304, 204},   {33, 2568, 68}};
+
+static void short_shapes_are_right_as_tf32(void **state) {
+    (void)state;
+    check_shapes("tensor=always", GEMM_TF32, short_shapes, SHORT);
+}
+
+/* Without beta, as calls with an epilogue are. */
 static size_t kernels_of(struct compute *compute, const struct verify_case *test, struct gemm_kernel *list) {
     const struct gemm_call call = {.dtype = GEMM_F32,
                                    .op = test->op,
@@ -114,34 +131,37 @@ static size_t kernels_of(struct compute *compute, const struct verify_case *test
                                    .n = test->n,
                                    .k = test->k,
                                    .alpha = test->alpha,
-                                   .beta = test->beta,
                                    .lda = (gemm_transposes_a(test->op) ? test->m : test->k) + test->pad,
                                    .ldb = (gemm_transposes_b(test->op) ? test->k : test->n) + test->pad,
                                    .ldc = test->n + test->pad};
     return compute_kernels(compute, &call, list, 4);
 }
 
-/* Otherwise the tests of medium shapes would check another kernel. */
-static void medium_shapes_take(enum gemm_precision precision, const char *kernel) {
+/* Otherwise the tests of these shapes would check another kernel. */
+static void shapes_take(const char *option, enum gemm_precision precision, const size_t (*shapes)[3],
+                        size_t count, const char *kernel, bool weight_gradients) {
     struct compute compute;
     struct gemm_kernel list[4] = {0};
-    size_t taken[MEDIUM][3] = {0};
-    open_tensor(&compute, "tensor=bf16x6", precision);
-    for (size_t i = 0; i < case_count(MEDIUM); i++) {
-        const struct verify_case test = shape_case(medium_shapes, MEDIUM, i);
+    size_t taken[SHORT][3] = {0};
+    open_tensor(&compute, option, precision);
+    for (size_t i = 0; i < case_count(count); i++) {
+        const struct verify_case test = shape_case(shapes, count, i);
         const bool one = kernels_of(&compute, &test, list) == 1;
-        taken[i % MEDIUM][test.op] += one && strcmp(list[0].name, kernel) == 0;
+        taken[i % count][test.op] += one && strcmp(list[0].name, kernel) == 0;
     }
-    for (size_t i = 0; i < MEDIUM; i++)
-        for (int op = GEMM_NN; op <= GEMM_NT; op++) assert_true(taken[i][op] > 0);
+    for (size_t i = 0; i < count; i++)
+        for (int op = GEMM_NN; op <= GEMM_NT; op++)
+            assert_true(taken[i][op] > 0 || (op == GEMM_TN && !weight_gradients));
     compute_close(&compute);
 }
 
-static void medium_shapes_take_their_kernels(void **state) {
+static void shapes_take_their_kernels(void **state) {
     (void)state;
     gpu_tensor_needed();
-    medium_shapes_take(GEMM_TRUE, "bf16x6_kernel");
-    medium_shapes_take(GEMM_TF32, "bf16x3_kernel"); /* three, with tf32 */
+    shapes_take("tensor=bf16x6", GEMM_TRUE, medium_shapes, MEDIUM, "bf16x6_kernel", true);
+    shapes_take("tensor=bf16x6", GEMM_TF32, medium_shapes, MEDIUM, "bf16x3_kernel",
+                true); /* three, with tf32 */
+    shapes_take("tensor=always", GEMM_TF32, short_shapes, SHORT, "short_kernel", false);
 }
 
 int main(void) {
@@ -152,7 +172,9 @@ int main(void) {
         cmocka_unit_test(large_shapes_are_right),
         cmocka_unit_test(medium_shapes_are_right_by_six_products),
         cmocka_unit_test(medium_shapes_are_right_by_three_products),
-        cmocka_unit_test(medium_shapes_take_their_kernels),
+        cmocka_unit_test(the_list_is_right_as_tf32),
+        cmocka_unit_test(short_shapes_are_right_as_tf32),
+        cmocka_unit_test(shapes_take_their_kernels),
     };
     return cmocka_run_group_tests_name("gpu tensor shapes", tests, NULL, NULL);
 }

@@ -69,6 +69,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
     if (open)
         bf16x6_workspace_open(&context->bf16x6, setup->precision == GEMM_TF32 ? 2 : 3, context->processors,
                               &context->reduction);
+    if (open) short_workspace_open(&context->few_rows, setup->precision == GEMM_TF32);
     if (open) context->output_open = bf16_output_open();
     if (open) context->large_output_open = large_output_open(&context->large_output);
     if (open) context->float32_output_blocks = float32_output_blocks();
@@ -93,7 +94,7 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, GRADIENT, FEW_ROWS, FEW_ROWS_TN, SMALL, TENSOR, BF16X6, BF16, LIBRARY };
+enum kernel { NARROW, GRADIENT, FEW_ROWS, FEW_ROWS_TN, SMALL, TENSOR, SHORT, BF16X6, BF16, LIBRARY };
 
 static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
@@ -106,6 +107,14 @@ static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm
     return bf16_supports(&context->bf16, call) &&
            (context->tensor_cores == TENSOR_ALWAYS ||
             (context->tensor_cores == TENSOR_AUTO && bf16_pays(&context->bf16, call)));
+}
+
+/* Of 16 bits or TF32. */
+static bool is_short(const tuned_context *context, const struct gemm_call *call) {
+    const size_t fewest_rows = 16, fewest_columns = 64;
+    return short_supports(&context->few_rows, call) &&
+           (context->tensor_cores == TENSOR_ALWAYS ||
+            (context->tensor_cores == TENSOR_AUTO && call->m >= fewest_rows && call->n >= fewest_columns));
 }
 
 /* Of three planes; with TF32 three products of two planes. */
@@ -135,12 +144,15 @@ static bool is_large_gradient(const tuned_context *context, const struct gemm_ca
 
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
+    const bool few = is_short(context, call);
+    if (always && few) return SHORT;
     if (always && bf16) return BF16;
     if (always && on_tensor_cores(context, call, launcher)) return TENSOR;
     const bool six = by_six_products(context, call);
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     if (is_weight_gradient(context, call)) return GRADIENT;
+    if (few) return SHORT;
     if (bf16 || is_large_gradient(context, call)) return BF16;
     if (six) return BF16X6;
     if (few_rows_takes(call)) return FEW_ROWS;
@@ -153,7 +165,8 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     tuned_context *context = (tuned_context *)opaque;
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = choose(context, call, launcher);
-    if (kernel == FEW_ROWS || kernel == SMALL || kernel == TENSOR || kernel == BF16X6 || kernel == BF16)
+    if (kernel == FEW_ROWS || kernel == SMALL || kernel == TENSOR || kernel == SHORT || kernel == BF16X6 ||
+        kernel == BF16)
         return true;
     return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
@@ -168,6 +181,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
+    if (kernel == SHORT) short_gemm(&context->few_rows, call, launcher);
     if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
     if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
     return kernel != LIBRARY;

@@ -12,6 +12,7 @@ extern "C" {
 #include "kernels/cuda/tensor/bf16_output_large.cuh"
 #include "kernels/cuda/tensor/bf16x6.cuh"
 #include "kernels/cuda/tensor/float32.cuh"
+#include "kernels/cuda/tensor/short.cuh"
 
 struct tuned_context {
     cudaStream_t stream;
@@ -26,6 +27,7 @@ struct tuned_context {
     struct float32_workspace float32;
     struct later_sums later;
     struct bf16_workspace bf16;
+    struct short_workspace few_rows;
     struct bf16x6_workspace bf16x6;
     bool output_open; /* of bf16_output.cu */
     bool large_output_open;

@@ -14,7 +14,6 @@ void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
     workspace->clusters[1] = (unsigned)processors;
     for (unsigned blocks = 2; workspace->open && blocks <= BF16_LARGEST_CLUSTER; blocks *= 2)
         workspace->clusters[blocks] = bf16_clusters(blocks);
-    bf16_short_workspace_open(&workspace->few);
 }
 
 /* --- which calls --- */
@@ -127,7 +126,6 @@ static bool has_quick_backward(const struct gemm_call *call) {
 bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const double few = 64 << 20; /* multiplications */
     const size_t least = 64, many_rows = 2048;
-    if (call->m >= 16 && call->n >= least && bf16_short_supports(&workspace->few, call)) return true;
     return call->k >= least && call->m >= least && call->n >= least &&
            ((call->m >= many_rows &&
              (call->epilogue ||
@@ -141,9 +139,9 @@ bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *c
 static void map_operand(CUtensorMap *map, const void *memory, size_t size, size_t k, bool contiguous_across,
                         size_t ld, unsigned across, cuda_fault *fault) {
     if (contiguous_across)
-        tensor_map_matrix(map, memory, false, k, size, ld, BF16_K, fault);
+        tensor_map_matrix(map, memory, TENSOR_16BIT, k, size, ld, BF16_K, fault);
     else
-        tensor_map_matrix(map, memory, false, size, k, ld, across, fault);
+        tensor_map_matrix(map, memory, TENSOR_16BIT, size, k, ld, across, fault);
 }
 
 static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cuda_fault *fault) {
@@ -151,13 +149,14 @@ static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cu
     map_operand(&p.a, call.a, call.m, call.k, gemm_transposes_a(call.op), call.lda, BF16_ROWS, fault);
     map_operand(&p.b, call.b, call.n, call.k, !gemm_transposes_b(call.op), call.ldb,
                 shape.columns / shape.pair, fault);
-    tensor_map_matrix(&p.c, call.c, call.c_f32, call.m, call.n, call.ldc, rows, fault);
+    tensor_map_matrix(&p.c, call.c, call.c_f32 ? TENSOR_FLOAT32 : TENSOR_16BIT, call.m, call.n, call.ldc,
+                      rows, fault);
     if (p.stores_pre)
-        tensor_map_matrix(&p.pre, call.epilogue->pre, false, call.m, call.n, call.ldc, rows, fault);
+        tensor_map_matrix(&p.pre, call.epilogue->pre, TENSOR_16BIT, call.m, call.n, call.ldc, rows, fault);
     if (p.epilogue == BF16_BACKWARD)
         tensor_map_matrix(&p.read,
                           activation_needs_input(p.activation) ? call.backward->pre : call.backward->output,
-                          false, call.m, call.n, call.ldc, rows, fault);
+                          TENSOR_16BIT, call.m, call.n, call.ldc, rows, fault);
 }
 
 static bf16_product product_of(const struct bf16_workspace *workspace, const gemm_call &call,
@@ -224,7 +223,6 @@ void bf16_large_gradient_update(const struct bf16_workspace *workspace, const st
 
 void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *call,
                cuda_launcher &launcher) {
-    if (bf16_short_supports(&workspace->few, call)) return bf16_short_gemm(&workspace->few, call, launcher);
     const bf16_shape shape = shape_of(workspace, call);
     bf16_product p = product_of(workspace, *call, shape);
     if (!launcher.describe) map_all(p, *call, shape, launcher.fault);

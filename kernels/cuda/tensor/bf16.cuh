@@ -9,7 +9,6 @@
 #include "kernels/cuda/later_sums.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
-#include "kernels/cuda/tensor/bf16_short.cuh"
 extern "C" {
 #include "kernels/ops.h"
 }
@@ -48,7 +47,6 @@ struct bf16_workspace {
     unsigned clusters[BF16_LARGEST_CLUSTER + 1]; /* [b]: bf16_clusters(b), for b = 1, 2, 4, 8 */
     struct cuda_reduction reduction;
     struct later_sums *later;
-    struct short_workspace few; /* for products of few rows */
 };
 
 /* bf16_wgmma.cu */

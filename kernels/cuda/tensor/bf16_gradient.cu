@@ -182,8 +182,8 @@ struct gradient_launch {
         all.first[count++] = all.tiles;
         all.tiles += p.columns * blocks_for(call.m, side);
         if (launcher.describe || !call.k) return;
-        tensor_map_matrix(&p.a, call.a, false, call.k, call.m, call.lda, box, launcher.fault);
-        tensor_map_matrix(&p.b, call.b, false, call.k, call.n, call.ldb, box, launcher.fault);
+        tensor_map_matrix(&p.a, call.a, TENSOR_16BIT, call.k, call.m, call.lda, box, launcher.fault);
+        tensor_map_matrix(&p.b, call.b, TENSOR_16BIT, call.k, call.n, call.ldb, box, launcher.fault);
     }
 
     void start(unsigned processors, cuda_launcher &launcher) const {

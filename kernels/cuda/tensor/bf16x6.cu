@@ -99,13 +99,13 @@ static void plan(bf16x6_product &p, const struct bf16x6_workspace &workspace, co
 
 static void map_all(bf16x6_product &p, const gemm_call &call, cuda_fault *fault) {
     if (gemm_transposes_a(call.op))
-        tensor_map_matrix(&p.a, call.a, true, call.k, call.m, call.lda, BF16X6_K, fault);
+        tensor_map_matrix(&p.a, call.a, TENSOR_FLOAT32, call.k, call.m, call.lda, BF16X6_K, fault);
     else
-        tensor_map_matrix(&p.a, call.a, true, call.m, call.k, call.lda, BF16X6_ROWS, fault);
+        tensor_map_matrix(&p.a, call.a, TENSOR_FLOAT32, call.m, call.k, call.lda, BF16X6_ROWS, fault);
     if (gemm_transposes_b(call.op))
-        tensor_map_matrix(&p.b, call.b, true, call.n, call.k, call.ldb, p.width, fault);
+        tensor_map_matrix(&p.b, call.b, TENSOR_FLOAT32, call.n, call.k, call.ldb, p.width, fault);
     else
-        tensor_map_matrix(&p.b, call.b, true, call.k, call.n, call.ldb, BF16X6_K, fault);
+        tensor_map_matrix(&p.b, call.b, TENSOR_FLOAT32, call.k, call.n, call.ldb, BF16X6_K, fault);
 }
 
 /* The call, without tensor maps. */
@@ -169,8 +169,8 @@ static bf16x6_gradient gradient_of(bf16x6_product &p, const gemm_call &call, con
                            .b_column = p.b_column};
     for (int i = 0; i < 2; i++)
         if (one.array[i])
-            tensor_map_matrix(&one.map[i], one.array[i], true, call.m, call.n, call.ldc, BF16X6_BOX_ROWS,
-                              fault);
+            tensor_map_matrix(&one.map[i], one.array[i], TENSOR_FLOAT32, call.m, call.n, call.ldc,
+                              BF16X6_BOX_ROWS, fault);
     return one;
 }
 

@@ -24,15 +24,16 @@ bool tensor_map_fits(const void *memory, size_t ld, size_t element_bytes) {
     return (uintptr_t)memory % 16 == 0 && ld * element_bytes % 16 == 0 && ld < (size_t)1 << 31;
 }
 
-void tensor_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
-                       size_t ld, unsigned box_rows, cuda_fault *fault) {
-    const unsigned bytes = floats ? 4 : 2;
+void tensor_map_matrix(CUtensorMap *map, const void *memory, enum tensor_element element, size_t rows,
+                       size_t columns, size_t ld, unsigned box_rows, cuda_fault *fault) {
+    static const CUtensorMapDataType types[] = {
+        CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, CU_TENSOR_MAP_DATA_TYPE_TFLOAT32};
+    const unsigned bytes = element == TENSOR_16BIT ? 2 : 4;
     const cuuint64_t sizes[] = {columns, rows}, stride = ld * bytes;
     const cuuint32_t box[] = {128 / bytes, box_rows}, steps[] = {1, 1};
-    const CUresult result = encoder()(
-        map, floats ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)memory,
-        sizes, &stride, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult result = encoder()(map, types[element], 2, (void *)memory, sizes, &stride, box, steps,
+                                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         cuda_note(fault, cudaErrorInvalidValue, "cuTensorMapEncodeTiled", __FILE__, __LINE__);
 }

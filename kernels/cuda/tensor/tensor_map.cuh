@@ -15,9 +15,12 @@ bool tensor_map_open(void);
 /* Can a tensor map describe this matrix? */
 bool tensor_map_fits(const void *memory, size_t ld, size_t element_bytes);
 
-/* The map of a matrix of float32 or of 16 bits: boxes of `box_rows` rows of 128 bytes. */
-void tensor_map_matrix(CUtensorMap *map, const void *memory, bool floats, size_t rows, size_t columns,
-                       size_t ld, unsigned box_rows, struct cuda_fault *fault);
+/* TENSOR_TF32: float32 in memory, which a copy to shared memory rounds to TF32. */
+enum tensor_element { TENSOR_16BIT, TENSOR_FLOAT32, TENSOR_TF32 };
+
+/* The map of a matrix: boxes of `box_rows` rows of 128 bytes. */
+void tensor_map_matrix(CUtensorMap *map, const void *memory, enum tensor_element element, size_t rows,
+                       size_t columns, size_t ld, unsigned box_rows, struct cuda_fault *fault);
 
 /* Column x and row y of the matrix are the first of the box. `barrier` counts the bytes of the whole box.
    `to` is a multiple of 1024. */

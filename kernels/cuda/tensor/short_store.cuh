@@ -1,25 +1,61 @@
-/* The GEMM of 16 bits of few rows (bf16_short_wgmma.cu): what a launch needs, how blocks share a tile, and
-   the way from sums in registers to C. */
-#ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_SHORT_STORE_CUH
-#define TESSERA_KERNELS_CUDA_TENSOR_BF16_SHORT_STORE_CUH
+/* The GEMM of few rows (short_kernel.cuh): what a launch needs, how blocks share a tile, and the way from
+   sums in registers to C. */
+#ifndef TESSERA_KERNELS_CUDA_TENSOR_SHORT_STORE_CUH
+#define TESSERA_KERNELS_CUDA_TENSOR_SHORT_STORE_CUH
 
 #include "kernels/cuda/tensor/bf16_store.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
 
-namespace bf16_short {
+namespace short_rows {
 
 using bf16::GROUP;
 
-static const unsigned COLUMNS = 64, UNITS = COLUMNS / 8, STAGE_K = 64, MOST_STAGES = 9;
-static const unsigned B_BYTES = COLUMNS * STAGE_K * 2;
+static const unsigned COLUMNS = 64, UNITS = COLUMNS / 8, MOST_STAGES = 9;
+static const unsigned LINE = 128; /* bytes of k in a stage */
+static const unsigned B_BYTES = COLUMNS * LINE;
 static const unsigned BARRIER_BYTES = (2 * MOST_STAGES + 1) * sizeof(uint64_t);
 
 /* Shared memory of a block with GROUPS warpgroups: a ring buffer of p.stages, which also receives the sums of
    the other parts, then the barriers. */
 template <int GROUPS> struct layout {
     static constexpr unsigned ROWS = 64 * GROUPS, THREADS = GROUPS * GROUP;
-    static constexpr unsigned A_BYTES = ROWS * STAGE_K * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+    static constexpr unsigned A_BYTES = ROWS * LINE, STAGE_BYTES = A_BYTES + B_BYTES;
     static constexpr unsigned UNIT_BYTES = THREADS * 16; /* sums of 8 columns */
+};
+
+template <typename T> constexpr unsigned STAGE_K = LINE / sizeof(T);
+
+/* Two neighbours of C, in one word. */
+template <typename T> struct two_of {
+    typedef uint32_t word;
+    static __device__ word round(float x, float y) {
+        return round_pair_to<T>(x, y);
+    }
+    static __device__ word round_gradients(float x, float y) {
+        return round_gradients_to<T>(x, y);
+    }
+    static __device__ float2 floats(word two) {
+        return floats_of<T>(two);
+    }
+    template <enum activation A> static __device__ word activated(float x, float y, word rounded) {
+        return bf16::activated<A, T>(x, y, rounded);
+    }
+};
+
+template <> struct two_of<float> {
+    typedef float2 word;
+    static __device__ word round(float x, float y) {
+        return {x, y};
+    }
+    static __device__ word round_gradients(float x, float y) {
+        return {x, y};
+    }
+    static __device__ float2 floats(word two) {
+        return two;
+    }
+    template <enum activation A> static __device__ word activated(float x, float y, word) {
+        return {activate(A, x), activate(A, y)};
+    }
 };
 
 /* All that a launch needs. */
@@ -49,12 +85,12 @@ template <int PARTS> __host__ __device__ constexpr unsigned first_unit_of(unsign
     return (UNITS * part + PARTS - 1) / PARTS;
 }
 
-/* The share of a block: stages of k to multiply, and units of the columns to store. */
+/* The share of a block: stages of k to multiply, and units to store. */
 template <int PARTS> struct share {
     unsigned pair, rank, part, column0, first_stage, stages, first_unit, units;
 
-    __device__ explicit share(const product &p) {
-        const unsigned all = (p.k + STAGE_K - 1) / STAGE_K;
+    __device__ share(const product &p, unsigned stage_k) {
+        const unsigned all = (p.k + stage_k - 1) / stage_k;
         pair = p.pair;
         rank = uniform(cluster_rank());
         part = rank / pair;
@@ -101,28 +137,66 @@ static __device__ void send(const float (&sums)[COLUMNS / 2], char *shared, cons
     }
 }
 
-/* A thread has columns 2 (lane % 4) and the one after it of each unit, in two rows. NN: bias and activation;
-   NT: the derivative of the activation, and sums of columns. */
+/* wgmma of TF32 takes no transposed operand from shared memory, and in C = A B (NN) B is one. In
+   C^T = B^T A^T it is the first operand, which may come from registers. */
+template <typename T, bool NN> constexpr bool SWAPS = NN && sizeof(T) == 4;
+
+/* The column of C that row lane / 4 of a warp's 16 rows of C^T is; row lane / 4 + 8 is the next column. In
+   this order the 16 lanes that read eight bytes at a time, four rows of k by four columns, use all banks. */
+static __device__ unsigned swapped_column(unsigned warp, unsigned lane) {
+    return warp / 2 * 32 + warp % 2 * 8 + lane / 8 % 2 * 16 + lane / 16 * 4 + lane / 4 % 2 * 2;
+}
+
+/* What a thread stores of each unit: two pairs of neighbours in a row of C, h = 0 and 1. A unit is 8 columns
+   of C, and a pair has columns 2 (lane % 4) and the next one, in row lane / 4 + 8 h of its warp's 16.
+   SWAPPED: a unit is 8 rows of C, and a pair has swapped_column and the next one, in row 2 (lane % 4) + h. */
+template <bool SWAPPED, int PARTS> struct place {
+    unsigned row, column;
+
+    __device__ explicit place(const share<PARTS> &own) {
+        const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        row = SWAPPED ? warp / 4 * 64 + own.first_unit * 8 + lane % 4 * 2 : warp * 16 + lane / 4;
+        column = own.column0 + (SWAPPED ? swapped_column(warp % 4, lane) : own.first_unit * 8 + lane % 4 * 2);
+    }
+
+    __device__ unsigned row_of(unsigned unit, unsigned h) const {
+        return SWAPPED ? row + 8 * unit + h : row + 8 * h;
+    }
+
+    __device__ unsigned column_of(unsigned unit) const {
+        return SWAPPED ? column : column + 8 * unit;
+    }
+
+    static __device__ float2 pair(const float4 &sums, unsigned h) {
+        if (SWAPPED) return h ? float2{sums.y, sums.w} : float2{sums.x, sums.z};
+        return h ? float2{sums.z, sums.w} : float2{sums.x, sums.y};
+    }
+};
+
+/* NN: bias and activation; NT: the derivative of the activation, and sums of columns. */
 template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
     static constexpr unsigned MOST = MOST_UNITS<PARTS>;
+    static constexpr bool SWAPPED = SWAPS<T, !BACKWARD>;
+    typedef two_of<T> two;
+    typedef typename two::word word;
     const product &p;
     const share<PARTS> &own;
-    unsigned row, column; /* of the first unit; the other row is row + 8 */
-    size_t at[2];         /* index of the first unit in C, for both rows */
+    const place<SWAPPED, PARTS> of;
     bool inside[MOST][2];
-    uint32_t read[MOST][2];
+    word read[MOST][2];
     float2 bias[MOST];
 
-    __device__ epilogue(const product &p, const share<PARTS> &own) : p(p), own(own) {
-        row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-        column = own.column0 + own.first_unit * 8 + threadIdx.x % 4 * 2;
+    __device__ epilogue(const product &p, const share<PARTS> &own) : p(p), own(own), of(own) {
 #pragma unroll
-        for (unsigned h = 0; h < 2; h++) {
-            at[h] = (row + 8 * h) * p.ldc + column;
+        for (unsigned h = 0; h < 2; h++)
 #pragma unroll
             for (unsigned unit = 0; unit < MOST; unit++)
-                inside[unit][h] = unit < own.units && column + unit * 8 < p.n && row + 8 * h < p.m;
-        }
+                inside[unit][h] = unit < own.units && of.column_of(unit) < p.n && of.row_of(unit, h) < p.m;
+    }
+
+    /* A pair of C, or of a matrix like it. */
+    __device__ word &pair_of(void *matrix, unsigned unit, unsigned h) const {
+        return *(word *)((T *)matrix + of.row_of(unit, h) * p.ldc + of.column_of(unit));
     }
 
     /* Requests what the formulas need beside the sums. */
@@ -131,12 +205,11 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
         for (unsigned unit = 0; unit < MOST; unit++) {
             bias[unit] = {};
             if (!BACKWARD && p.bias && inside[unit][0])
-                bias[unit] = *(const float2 *)(p.bias + column + unit * 8);
+                bias[unit] = *(const float2 *)(p.bias + of.column_of(unit));
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
-                read[unit][h] = 0;
-                if (BACKWARD && p.read && inside[unit][h])
-                    read[unit][h] = *(const uint32_t *)((const T *)p.read + at[h] + unit * 8);
+                read[unit][h] = {};
+                if (BACKWARD && p.read && inside[unit][h]) read[unit][h] = pair_of((void *)p.read, unit, h);
             }
         }
     }
@@ -155,19 +228,19 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
         return total;
     }
 
-    template <enum activation A>
-    __device__ uint32_t finish(float x, float y, unsigned unit, unsigned h) const {
+    template <enum activation A> __device__ word finish(float2 sums, unsigned unit, unsigned h) const {
+        float x = sums.x, y = sums.y;
         if constexpr (BACKWARD) {
-            const float2 z = floats_of<T>(read[unit][h]);
+            const float2 z = two::floats(read[unit][h]);
             x *= p.alpha * derivative(A, z.x, z.x);
             y *= p.alpha * derivative(A, z.y, z.y);
-            return p.sums ? round_gradients_to<T>(x, y) : round_pair_to<T>(x, y);
+            return p.sums ? two::round_gradients(x, y) : two::round(x, y);
         }
         x = fmaf(p.alpha, x, bias[unit].x);
         y = fmaf(p.alpha, y, bias[unit].y);
-        const uint32_t rounded = round_pair_to<T>(x, y);
-        if (p.pre && inside[unit][h]) *(uint32_t *)((T *)p.pre + at[h] + unit * 8) = rounded;
-        return bf16::activated<A, T>(x, y, rounded);
+        const word rounded = two::round(x, y);
+        if (p.pre && inside[unit][h]) pair_of(p.pre, unit, h) = rounded;
+        return two::template activated<A>(x, y, rounded);
     }
 
     /* Stores C; and the sums of columns over the rows of this warp, in place of what four of its lanes
@@ -179,12 +252,12 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
             float2 sum = {};
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
-                uint32_t word = finish<A>(h ? four.z : four.x, h ? four.w : four.y, unit, h);
-                if (!inside[unit][h]) word = 0;
-                if (inside[unit][h]) *(uint32_t *)((T *)p.c + at[h] + unit * 8) = word;
-                const float2 stored = floats_of<T>(word);
-                sum.x += stored.x;
-                sum.y += stored.y;
+                word stored = finish<A>(of.pair(four, h), unit, h);
+                if (!inside[unit][h]) stored = {};
+                if (inside[unit][h]) pair_of(p.c, unit, h) = stored;
+                const float2 floats = two::floats(stored);
+                sum.x += floats.x;
+                sum.y += floats.y;
             }
             if constexpr (BACKWARD) {
 #pragma unroll
@@ -212,6 +285,12 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
     }
 };
 
-} // namespace bf16_short
+/* The kernel for GEMM_NN or GEMM_NT, 1 or 2 warpgroups, and so many parts of k: short_16bit_wgmma.cu and
+   short_tf32_wgmma.cu. */
+typedef void kernel(product);
+kernel *kernel_of_16bit(enum gemm_dtype dtype, enum gemm_op op, unsigned groups, unsigned parts);
+kernel *kernel_of_tf32(enum gemm_op op, unsigned groups, unsigned parts);
+
+} // namespace short_rows
 
 #endif
