@@ -109,22 +109,28 @@ static void without_memory_other_kernels_run(void **state) {
 
 /* --- the choice --- */
 
-static size_t kernels_of(const char *option, enum gemm_precision precision, size_t side,
-                         struct gemm_kernel *list) {
+static size_t kernels_of_rows(const char *option, enum gemm_precision precision, size_t rows, size_t side,
+                              double beta, struct gemm_kernel *list) {
     struct compute compute;
     gpu_open(&compute, "cuda-tuned",
              &(struct compute_options){.threads = 1, .options = option, .precision = precision});
     const struct gemm_call call = {.dtype = GEMM_F32,
-                                   .m = side,
+                                   .m = rows,
                                    .n = side,
                                    .k = side,
                                    .alpha = 1,
+                                   .beta = beta,
                                    .lda = side,
                                    .ldb = side,
                                    .ldc = side};
     const size_t count = compute_kernels(&compute, &call, list, 4);
     compute_close(&compute);
     return count;
+}
+
+static size_t kernels_of(const char *option, enum gemm_precision precision, size_t side,
+                         struct gemm_kernel *list) {
+    return kernels_of_rows(option, precision, side, side, 0, list);
 }
 
 static void the_option_chooses(void **state) {
@@ -144,11 +150,33 @@ static void the_option_chooses(void **state) {
     assert_true(strstr(list[0].name, "small_kernel"));
 }
 
+/* TF32 of 16 to 128 rows, without beta. */
+static void few_rows_of_tf32_have_their_kernel(void **state) {
+    (void)state;
+    static const struct {
+        size_t rows, side;
+        double beta;
+        enum gemm_precision precision;
+        bool takes;
+    } cases[] = {
+        {128, 512, 0, GEMM_TF32, true},  {16, 512, 0, GEMM_TF32, true},   {128, 64, 0, GEMM_TF32, true},
+        {15, 512, 0, GEMM_TF32, false},  {129, 512, 0, GEMM_TF32, false}, {128, 512, 1, GEMM_TF32, false},
+        {128, 500, 0, GEMM_TF32, false}, {128, 56, 0, GEMM_TF32, false},  {128, 512, 0, GEMM_TRUE, false}};
+    gpu_tensor_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gemm_kernel list[4] = {{.name = ""}};
+        const size_t count = kernels_of_rows("tensor=auto", cases[i].precision, cases[i].rows, cases[i].side,
+                                             cases[i].beta, list);
+        assert_int_equal(count == 1 && strcmp(list[0].name, "short_kernel") == 0, cases[i].takes);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unchanged_operands_are_split_once),
         cmocka_unit_test(without_memory_other_kernels_run),
         cmocka_unit_test(the_option_chooses),
+        cmocka_unit_test(few_rows_of_tf32_have_their_kernel),
     };
     return cmocka_run_group_tests_name("gpu tensor", tests, NULL, NULL);
 }

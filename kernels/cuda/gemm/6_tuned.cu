@@ -2,9 +2,10 @@
 
    Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
               layer of 10 columns, bound by memory (6_tuned_narrow.cu), and small batches, bound by latency
-              (6_tuned_small.cu). Large float32 products run on the tensor cores of compute capability 9.0, as
-              accurate as float32 arithmetic, and so do those of 16 bits (kernels/cuda/tensor/). Own kernels
-              run bias and activation while C is in registers.
+              (6_tuned_small.cu). On compute capability 9.0 medium and large float32 products run on the
+              tensor cores, as accurate as float32 arithmetic, and so do those of 16 bits and, of up to 128
+              rows, of TF32 (kernels/cuda/tensor/). Own kernels run bias and activation while C is in
+              registers.
    Bound by   bytes of the large matrix (narrow); latency (small); tensor cores; others as 5_cublas.cu
    Improves   5_cublas.cu; last of the course
    Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16, fp16) */
@@ -69,7 +70,7 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
     if (open)
         bf16x6_workspace_open(&context->bf16x6, setup->precision == GEMM_TF32 ? 2 : 3, context->processors,
                               &context->reduction);
-    if (open) short_workspace_open(&context->few_rows, setup->precision == GEMM_TF32);
+    if (open) short_workspace_open(&context->short_rows, setup->precision == GEMM_TF32);
     if (open) context->output_open = bf16_output_open();
     if (open) context->large_output_open = large_output_open(&context->large_output);
     if (open) context->float32_output_blocks = float32_output_blocks();
@@ -109,10 +110,10 @@ static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm
             (context->tensor_cores == TENSOR_AUTO && bf16_pays(&context->bf16, call)));
 }
 
-/* Of 16 bits or TF32. */
+/* Does the kernel for up to 128 rows, of 16 bits or TF32, run this call? */
 static bool is_short(const tuned_context *context, const struct gemm_call *call) {
     const size_t fewest_rows = 16, fewest_columns = 64;
-    return short_supports(&context->few_rows, call) &&
+    return short_supports(&context->short_rows, call) &&
            (context->tensor_cores == TENSOR_ALWAYS ||
             (context->tensor_cores == TENSOR_AUTO && call->m >= fewest_rows && call->n >= fewest_columns));
 }
@@ -144,15 +145,15 @@ static bool is_large_gradient(const tuned_context *context, const struct gemm_ca
 
 static enum kernel choose(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const bool always = context->tensor_cores == TENSOR_ALWAYS, bf16 = bf16_on_tensor_cores(context, call);
-    const bool few = is_short(context, call);
-    if (always && few) return SHORT;
+    const bool short_rows = is_short(context, call);
+    if (always && short_rows) return SHORT;
     if (always && bf16) return BF16;
     if (always && on_tensor_cores(context, call, launcher)) return TENSOR;
     const bool six = by_six_products(context, call);
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
     if (context->major >= 8 && context->shared_bytes >= NARROW_SHARED && narrow_takes(call)) return NARROW;
     if (is_weight_gradient(context, call)) return GRADIENT;
-    if (few) return SHORT;
+    if (short_rows) return SHORT;
     if (bf16 || is_large_gradient(context, call)) return BF16;
     if (six) return BF16X6;
     if (few_rows_takes(call)) return FEW_ROWS;
@@ -181,7 +182,7 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel == FEW_ROWS_TN) few_rows_tn_gemm(call, NULL, launcher);
     if (kernel == SMALL) small_gemm(context, call, launcher);
     if (kernel == TENSOR) float32_gemm(&context->float32, call, launcher);
-    if (kernel == SHORT) short_gemm(&context->few_rows, call, launcher);
+    if (kernel == SHORT) short_gemm(&context->short_rows, call, launcher);
     if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
     if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
     return kernel != LIBRARY;

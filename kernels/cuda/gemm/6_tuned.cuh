@@ -27,7 +27,7 @@ struct tuned_context {
     struct float32_workspace float32;
     struct later_sums later;
     struct bf16_workspace bf16;
-    struct short_workspace few_rows;
+    struct short_workspace short_rows;
     struct bf16x6_workspace bf16x6;
     bool output_open; /* of bf16_output.cu */
     bool large_output_open;

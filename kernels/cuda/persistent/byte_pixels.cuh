@@ -132,7 +132,7 @@ struct row_tally : training_plan {
         records[(size_t)step * batch + row] = values;
     }
 
-    /* Stores the sums of owner f in a step: a lane of the warp has the record of each of its rows. */
+    /* Stores the sums of owner f in a step: lane r has the record of its row r, of up to 16. */
     __device__ void store_sums(int f, int step, int end, float4 row) const {
         const bool mine = lane() < own && f * own + lane() < rows_of(step, end);
         double loss = mine ? (double)logf(row.x) - ((double)row.y - (double)row.z) : 0;

@@ -13,10 +13,10 @@ static const fused_form *const forms[] = {&fused_look_ahead, &fused_split_pixels
 static const int FORMS = sizeof forms / sizeof *forms;
 
 /* Own kernels, which do more in a launch than the library's, need rows of a multiple of 16 bytes; those of 16
-   bits are padded. */
+   bits and of TF32 are padded. */
 static bool has_own_kernels(const fused_network *network) {
     for (size_t l = 0; l < network->depth; l++)
-        if (network->layer[l].in % 4 && network->precision != GEMM_MIXED_BF16) return false;
+        if (network->layer[l].in % 4 && network->precision == GEMM_TRUE) return false;
     return network->dtype == GEMM_F32;
 }
 

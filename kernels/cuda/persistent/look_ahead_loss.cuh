@@ -3,8 +3,8 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_LOSS_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_LOOK_AHEAD_LOSS_CUH
 
-#include "kernels/cuda/persistent/late_loss.cuh"
 #include "kernels/cuda/persistent/look_ahead_stages.cuh"
+#include "kernels/cuda/persistent/softmax_of_row.cuh"
 
 namespace persistent::look_ahead {
 
@@ -23,12 +23,13 @@ struct chain_loss : chain_stages {
     __device__ void output_layer(int i, int rows) const {
         const int lanes = own == 8 ? 32 : 16, sources = lanes / PACKETS,
                   source = (lane & (lanes - 1)) / PACKETS, o = own == 8 ? warp : 2 * warp + lane / 16,
-                  r = rank * own + o;
+                  r = rank * own + o, label = memory.label[i % 2][o];
+        const float scale = 1.0f / (float)rows;
         const float4 bias = reinterpret_cast<const float4 *>(memory.weight[GROUP_UNITS])[lane_t()];
         mbarrier_wait(memory.logits_full + warp, i);
         const float4 first = memory.logits[(source * own + o) * PACKETS + lane_t()],
                      second = memory.logits[((source + sources) * own + o) * PACKETS + lane_t()];
-        shared_row<1> row = {{first.x + second.x, first.y + second.y, first.z + second.z}};
+        row_of_four_lanes<1> row = {{first.x + second.x, first.y + second.y, first.z + second.z}};
         float gradient[3];
 #pragma unroll
         for (int offset = PACKETS; offset < 32; offset *= 2)
@@ -38,9 +39,9 @@ struct chain_loss : chain_stages {
         row.z[0] += bias.x, row.z[1] += bias.y, row.z[2] += bias.z;
 #pragma unroll
         for (int j = 0; j < 3; j++) row.c[j] = column_class(4 * lane_t() + j);
-        row.label = memory.label[i % 2][o];
+        row.label = label;
         row.classes = plan.classes;
-        row.softmax(1.0f / (float)rows, r < rows, gradient);
+        row.softmax(scale, r < rows, gradient);
         const float4 packet = make_float4(gradient[0], gradient[1], gradient[2], 0);
 #pragma unroll
         for (int half = 0; half < 2; half++)

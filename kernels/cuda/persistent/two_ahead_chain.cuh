@@ -267,7 +267,8 @@ struct chain_main : chain_output {
             tile_values z = {};
             gram_rows gram;
             forget_addresses();
-            if (i > 0 ? !last : resumed) {
+            const bool corrects = i > 0 ? !last : resumed;
+            if (corrects) {
                 mbarrier_wait(&memory.gram_full, i - !resumed);
                 gram.load(gram_of_lane());
             }
@@ -287,7 +288,7 @@ struct chain_main : chain_output {
                     return;
                 }
             }
-            if (i > 0 || resumed) correct(gram, i, factor, z);
+            if (corrects) correct(gram, i, factor, z);
             profile.stage(2);
             forget_addresses();
             const double next_rate = plan.scalars[first + i].learning_rate;

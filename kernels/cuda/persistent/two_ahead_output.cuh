@@ -3,7 +3,7 @@
 #ifndef TESSERA_KERNELS_CUDA_PERSISTENT_TWO_AHEAD_OUTPUT_CUH
 #define TESSERA_KERNELS_CUDA_PERSISTENT_TWO_AHEAD_OUTPUT_CUH
 
-#include "kernels/cuda/persistent/late_loss.cuh"
+#include "kernels/cuda/persistent/softmax_of_row.cuh"
 #include "kernels/cuda/persistent/two_ahead_memory.cuh"
 
 namespace persistent::two_ahead {
@@ -84,21 +84,22 @@ struct chain_output : chain_block {
     /* Softmax cross-entropy of the row: dL/dlogits, 0 in rows beyond the batch. All blocks of the cluster
        compute the same. True if the loss is not finite. */
     __device__ bool output_layer(int i, int rows) const {
-        const int packet = lane / 4 % 4, r = group * OWN + own_row();
+        const int packet = lane / 4 % 4, r = group * OWN + own_row(), label = memory.label[i % 2][own_row()];
+        const float scale = 1.0f / (float)rows;
         const float4 bias = reinterpret_cast<const float4 *>(memory.b3)[packet];
         mbarrier_wait(memory.logits_full + warp, i);
         if (lane == 0) mbarrier_expect_tx(memory.logits_full + warp, CLUSTER * 2 * PACKETS * 16);
         const float4 first = memory.logits[lane % 4][own_row()][packet],
                      second = memory.logits[4 + lane % 4][own_row()][packet];
-        shared_row<4> row = {{first.x + second.x, first.y + second.y, first.z + second.z}};
+        row_of_four_lanes<4> row = {{first.x + second.x, first.y + second.y, first.z + second.z}};
         float gradient[3];
         add_neighbours(row.z);
         row.z[0] += bias.x, row.z[1] += bias.y, row.z[2] += bias.z;
 #pragma unroll
         for (int k = 0; k < 3; k++) row.c[k] = 3 * packet + k;
-        row.label = memory.label[i % 2][own_row()];
+        row.label = label;
         row.classes = plan.classes;
-        row.softmax(1.0f / (float)rows, r < rows, gradient);
+        row.softmax(scale, r < rows, gradient);
         if (lane % 4 == 0)
             memory.gradient[own_row()][packet] = make_float4(gradient[0], gradient[1], gradient[2], 0);
         if (rank == 0) {

@@ -1,4 +1,4 @@
-/* GEMM of few rows: which calls, how k is split, and the tensor maps. */
+/* GEMM of up to 128 rows: which calls, how k is split, and the tensor maps. */
 #include "kernels/cuda/tensor/short.cuh"
 
 #include "kernels/cuda/dependent_launch.cuh"
@@ -27,18 +27,27 @@ struct split {
     unsigned parts, pair, stages;
 };
 
-/* Measured on H100 and H200: with fewer blocks than SMs clusters are spread evenly. With 4 stages (6 of 64
-   rows) two blocks fit on an SM, so that the next kernel starts early; long k is faster with more, if all
-   clusters fit nevertheless. parts 0: too few stages of k. */
+/* The parts of k, and the tiles that share copies of A, of up to so many tiles. Measured on H100 and H200,
+   TF32 on an H100 (docs/tensor-cores.md): with fewer blocks than SMs clusters are spread evenly.
+   With 4 stages (6 of 64 rows) two blocks fit on an SM, so that the next kernel starts early; long k is
+   faster with more, if all clusters fit nevertheless. 40 tiles are 160 blocks: of 3 parts, 120 blocks, too
+   few clusters fit. */
+struct choice {
+    unsigned parts, pair, tiles;
+};
+static const unsigned CHOICES = 5;
+static const choice of_64_rows[CHOICES] = {{8, 1, 12}, {4, 1, 25}, {3, 1, 38}, {4, 1, 40}, {2, 1, ~0u}},
+                    of_128_rows[CHOICES] = {{8, 1, 12}, {4, 2, 25}, {3, 2, 34}, {2, 2, ~0u}},
+                    of_128_rows_tf32[CHOICES] = {{8, 1, 6}, {4, 1, 25}, {3, 1, 38}, {4, 1, 40}, {2, 2, ~0u}};
+
+/* parts 0: too few stages of k. */
 static split split_of(const struct short_workspace *workspace, const struct gemm_call *call) {
-    static const struct {
-        unsigned parts, pair, tiles; /* up to so many tiles */
-    } choices[3][5] = {{{8, 1, 12}, {4, 1, 25}, {3, 1, 38}, {4, 1, 40}, {2, 1, ~0u}}, /* up to 64 rows */
-                       {{8, 1, 12}, {4, 2, 25}, {3, 2, 34}, {2, 2, ~0u}},
-                       {{8, 1, 6}, {4, 1, 25}, {3, 1, 38}, {4, 1, 40}, {2, 2, ~0u}}}; /* TF32 */
     const unsigned tiles = blocks_for(call->n, COLUMNS),
                    stages = blocks_for(call->k, LINE / element_bytes(call)), groups = groups_of(call);
-    for (const auto &some : choices[groups == 1 ? 0 : gemm_is_16bit(call->dtype) ? 1 : 2]) {
+    const auto &choices = groups == 1                  ? of_64_rows
+                          : gemm_is_16bit(call->dtype) ? of_128_rows
+                                                       : of_128_rows_tf32;
+    for (const choice &some : choices) {
         const unsigned fit = workspace->clusters[some.parts * some.pair];
         if (!some.parts || some.parts > stages || tiles > some.tiles || !fit) continue;
         const bool deep = stages >= 8 * some.parts && blocks_for(tiles, some.pair) <= fit;
@@ -73,7 +82,7 @@ static product product_of(const struct gemm_call &call, split some) {
 }
 
 /* The kernel reads and writes pairs of C, and of what the epilogues read. */
-static bool has_pairs(const struct gemm_call *call) {
+static bool pairs_are_aligned(const struct gemm_call *call) {
     const auto aligned = [&](const void *memory) {
         return (uintptr_t)memory % (2 * element_bytes(call)) == 0;
     };
@@ -91,13 +100,15 @@ using namespace short_rows;
 
 void short_workspace_open(struct short_workspace *workspace, bool tf32) {
     *workspace = {.open = tensor_map_open(), .tf32 = tf32};
-    for (const enum gemm_dtype dtype : {GEMM_BF16, GEMM_F16, GEMM_F32})
+    for (const enum gemm_dtype dtype : {GEMM_BF16, GEMM_F16, GEMM_F32}) {
+        if (dtype == GEMM_F32 && !tf32) continue;
         for (const enum gemm_op op : {GEMM_NN, GEMM_NT})
             for (const unsigned parts : {2, 3, 4, 8})
                 for (unsigned groups = 1; groups <= 2 && workspace->open; groups++)
-                    workspace->open = (dtype == GEMM_F32 && !tf32) ||
-                                      cuda_allows_wgmma((const void *)kernel_of(dtype, op, groups, parts),
+                    workspace->open = cuda_allows_wgmma((const void *)kernel_of(dtype, op, groups, parts),
                                                         bytes_of(groups, MOST_STAGES));
+    }
+    /* of all kernels, which shared memory limits alike */
     for (unsigned blocks = 2; blocks <= SHORT_MOST_PARTS && workspace->open; blocks++)
         workspace->clusters[blocks] =
             clusters_that_fit((const void *)kernel_of(GEMM_BF16, GEMM_NN, 2, 2), blocks,
@@ -108,9 +119,9 @@ bool short_supports(const struct short_workspace *workspace, const struct gemm_c
     const unsigned bytes = element_bytes(call);
     return workspace->open && (gemm_is_16bit(call->dtype) || (call->dtype == GEMM_F32 && workspace->tf32)) &&
            (call->op == GEMM_NN || call->op == GEMM_NT) && call->m <= 128 && call->n <= 1 << 24 &&
-           call->k <= 1 << 24 && call->n % 8 == 0 && !(bytes == 2 && call->c_f32) && call->beta == 0 &&
+           call->k <= 1 << 24 && call->n % 8 == 0 && !call->c_f32 && call->beta == 0 &&
            split_of(workspace, call).parts && tensor_map_fits(call->a, call->lda, bytes) &&
-           tensor_map_fits(call->b, call->ldb, bytes) && has_pairs(call);
+           tensor_map_fits(call->b, call->ldb, bytes) && pairs_are_aligned(call);
 }
 
 void short_gemm(const struct short_workspace *workspace, const struct gemm_call *call,

@@ -26,20 +26,20 @@ namespace short_rows {
 struct ring_place {
     unsigned index = 0, round = 0;
 
-    __device__ void next(unsigned stages) {
+    __device__ void advance(unsigned stages) {
         if (++index == stages) index = 0, round++;
     }
 };
 
-template <bool B_T, int GROUPS, typename T, int PARTS>
+template <bool NN, int GROUPS, typename T, int PARTS>
 static __device__ void copy_b(const product &p, char *shared, const barriers &bars, const share<PARTS> &own,
                               unsigned stage, unsigned index) {
     typedef layout<GROUPS> at;
     char *const to = shared + index * at::STAGE_BYTES + at::A_BYTES;
     const unsigned k = (own.first_stage + stage) * STAGE_K<T>;
     mbarrier_expect_tx(bars.full + index, at::STAGE_BYTES);
-    tensor_load(to, p.b, B_T ? own.column0 : k, B_T ? k : own.column0, bars.full + index);
-    if (SWAPS<T, B_T>) tensor_load(to + B_BYTES / 2, p.b, own.column0 + COLUMNS / 2, k, bars.full + index);
+    tensor_load(to, p.b, NN ? own.column0 : k, NN ? k : own.column0, bars.full + index);
+    if (SWAPS<T, NN>) tensor_load(to + B_BYTES / 2, p.b, own.column0 + COLUMNS / 2, k, bars.full + index);
 }
 
 /* Each block of a pair copies half of the rows of A to both. */
@@ -56,21 +56,21 @@ static __device__ void copy_a(const product &p, char *shared, const barriers &ba
 }
 
 /* A warp. */
-template <bool B_T, int GROUPS, typename T, int PARTS>
+template <bool NN, int GROUPS, typename T, int PARTS>
 static __device__ void produce(const product &p, char *shared, const barriers &bars,
                                const share<PARTS> &own) {
     const unsigned ready = min(own.stages, p.stages);
     const bool first = threadIdx.x % 32 == 0;
     if (!p.b_early) wait_for_kernels_before();
-    for (unsigned s = 0; s < ready && first; s++) copy_b<B_T, GROUPS, T>(p, shared, bars, own, s, s);
+    for (unsigned s = 0; s < ready && first; s++) copy_b<NN, GROUPS, T>(p, shared, bars, own, s, s);
     __syncwarp();
     cluster_wait(); /* the other blocks have initialised their barriers */
     if (p.b_early) wait_for_kernels_before();
     ring_place use;
-    for (unsigned s = 0; s < own.stages && first; s++, use.next(p.stages)) {
+    for (unsigned s = 0; s < own.stages && first; s++, use.advance(p.stages)) {
         if (use.round) {
             mbarrier_wait_alone(bars.empty + use.index, use.round - 1);
-            copy_b<B_T, GROUPS, T>(p, shared, bars, own, s, use.index);
+            copy_b<NN, GROUPS, T>(p, shared, bars, own, s, use.index);
         }
         copy_a<GROUPS, T>(p, shared, bars, own, s, use.index);
         if (s + 1 == ready) start_next_kernel();
@@ -87,13 +87,13 @@ static __device__ void release(const barriers &bars, const share<PARTS> &own, un
 }
 
 /* A warpgroup: sums = its 64 rows of C over the k of this block; of TF32, NT alone. */
-template <bool B_T, int GROUPS, typename T, int PARTS>
+template <bool NN, int GROUPS, typename T, int PARTS>
 static __device__ void multiply(float (&sums)[COLUMNS / 2], const char *shared, const barriers &bars,
                                 const share<PARTS> &own, unsigned stages, unsigned group) {
     typedef layout<GROUPS> at;
     ring_place use;
     unsigned before = 0;
-    for (unsigned s = 0; s < own.stages; s++, use.next(stages)) {
+    for (unsigned s = 0; s < own.stages; s++, use.advance(stages)) {
         const char *const a = shared + use.index * at::STAGE_BYTES + group * 64 * LINE,
                           *const b = shared + use.index * at::STAGE_BYTES + at::A_BYTES;
         mbarrier_wait(bars.full + use.index, use.round);
@@ -101,12 +101,12 @@ static __device__ void multiply(float (&sums)[COLUMNS / 2], const char *shared, 
 #pragma unroll
         for (int step = 0; step < 4; step++) {
             const uint64_t of_a = wgmma_swizzle128(a + step * 32),
-                           of_b = B_T ? wgmma_swizzle128_transposed(b + step * 2048, B_BYTES)
-                                      : wgmma_swizzle128(b + step * 32);
+                           of_b = NN ? wgmma_swizzle128_transposed(b + step * 2048, B_BYTES)
+                                     : wgmma_swizzle128(b + step * 32);
             if constexpr (sizeof(T) == 4)
                 wgmma_tf32(sums, of_a, of_b, s | step);
             else
-                wgmma_16bit<T, COLUMNS, false, B_T>(sums, of_a, of_b, s | step);
+                wgmma_16bit<T, COLUMNS, false, NN>(sums, of_a, of_b, s | step);
         }
         wgmma_commit();
         if (s) {
@@ -140,12 +140,12 @@ template <int GROUPS, int PARTS>
 static __device__ void multiply_swapped(float (&sums)[COLUMNS / 2], const char *shared, const barriers &bars,
                                         const share<PARTS> &own, unsigned stages, unsigned group) {
     typedef layout<GROUPS> at;
-    ring_place use, next;
+    ring_place use, loaded;
     float even[4][4], odd[4][4];
     const auto load = [&](float(&of)[4][4]) {
-        mbarrier_wait(bars.full + next.index, next.round);
-        load_swapped(of, shared + next.index * at::STAGE_BYTES + at::A_BYTES);
-        next.next(stages);
+        mbarrier_wait(bars.full + loaded.index, loaded.round);
+        load_swapped(of, shared + loaded.index * at::STAGE_BYTES + at::A_BYTES);
+        loaded.advance(stages);
     };
     const auto stage = [&](unsigned s, float(&now)[4][4], float(&later)[4][4]) {
         const char *const a = shared + use.index * at::STAGE_BYTES + group * 64 * LINE;
@@ -157,7 +157,7 @@ static __device__ void multiply_swapped(float (&sums)[COLUMNS / 2], const char *
         if (s + 1 < own.stages) load(later);
         wgmma_wait<0>();
         release(bars, own, use.index, s + stages < own.stages);
-        use.next(stages);
+        use.advance(stages);
     };
     load(even);
     for (unsigned s = 0; s < own.stages; s += 2) {
@@ -167,30 +167,30 @@ static __device__ void multiply_swapped(float (&sums)[COLUMNS / 2], const char *
     wgmma_done(sums);
 }
 
-template <bool B_T, int GROUPS, typename T, int PARTS>
+template <bool NN, int GROUPS, typename T, int PARTS>
 static __device__ void consume(const product &p, char *shared, const barriers &bars,
                                const share<PARTS> &own) {
     float sums[COLUMNS / 2];
-    epilogue<!B_T, GROUPS, PARTS, T> to(p, own);
+    epilogue<NN, GROUPS, PARTS, T> to(p, own);
     wait_for_kernels_before();
     to.load();
     cluster_wait(); /* as in produce */
     const unsigned group = uniform(threadIdx.x / GROUP);
-    if constexpr (SWAPS<T, B_T>)
+    if constexpr (SWAPS<T, NN>)
         multiply_swapped<GROUPS>(sums, shared, bars, own, p.stages, group);
     else
-        multiply<B_T, GROUPS, T>(sums, shared, bars, own, p.stages, group);
+        multiply<NN, GROUPS, T>(sums, shared, bars, own, p.stages, group);
     cluster_barrier_of_reads(); /* all have read their stages, where they will receive sums */
     send<GROUPS, PARTS>(sums, shared, bars, own);
     mbarrier_wait(bars.received, 0);
     with_activation(
         p.activation, [&]<enum activation A>() { to.template store<A>(shared); });
-    if (B_T || !p.sums) return;
+    if (NN || !p.sums) return;
     asm volatile("bar.sync 1, %0;" : : "n"(layout<GROUPS>::THREADS) : "memory");
     to.store_sums(shared);
 }
 
-template <bool B_T, int GROUPS, int PARTS, typename T>
+template <bool NN, int GROUPS, int PARTS, typename T>
 __global__ void __launch_bounds__(layout<GROUPS>::THREADS + 32, 2)
     short_kernel(const __grid_constant__ product p) {
 #ifdef HAVE_WGMMA
@@ -211,26 +211,26 @@ __global__ void __launch_bounds__(layout<GROUPS>::THREADS + 32, 2)
     __syncthreads();
     cluster_arrive_relaxed(); /* mbarrier_init has a fence */
     if (uniform(threadIdx.x / 32) == at::THREADS / 32) {
-        produce<B_T, GROUPS, T>(p, shared, bars, own);
+        produce<NN, GROUPS, T>(p, shared, bars, own);
     } else {
-        consume<B_T, GROUPS, T>(p, shared, bars, own);
+        consume<NN, GROUPS, T>(p, shared, bars, own);
     }
 #endif
 }
 
 /* --- the host --- */
 
-template <typename T, int PARTS> static kernel *kernel_of(enum gemm_op op, unsigned groups) {
+template <typename T, int PARTS> static kernel *instance_of(enum gemm_op op, unsigned groups) {
     return op == GEMM_NN ? groups == 1 ? short_kernel<true, 1, PARTS, T> : short_kernel<true, 2, PARTS, T>
            : groups == 1 ? short_kernel<false, 1, PARTS, T>
                          : short_kernel<false, 2, PARTS, T>;
 }
 
-template <typename T> static kernel *kernel_of(enum gemm_op op, unsigned groups, unsigned parts) {
-    return parts == 8   ? kernel_of<T, 8>(op, groups)
-           : parts == 4 ? kernel_of<T, 4>(op, groups)
-           : parts == 3 ? kernel_of<T, 3>(op, groups)
-                        : kernel_of<T, 2>(op, groups);
+template <typename T> static kernel *instance_of(enum gemm_op op, unsigned groups, unsigned parts) {
+    return parts == 8   ? instance_of<T, 8>(op, groups)
+           : parts == 4 ? instance_of<T, 4>(op, groups)
+           : parts == 3 ? instance_of<T, 3>(op, groups)
+                        : instance_of<T, 2>(op, groups);
 }
 
 } // namespace short_rows

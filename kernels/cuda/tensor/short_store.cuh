@@ -1,5 +1,5 @@
-/* The GEMM of few rows (short_kernel.cuh): what a launch needs, how blocks share a tile, and the way from
-   sums in registers to C. */
+/* The GEMM of up to 128 rows (short_kernel.cuh): what a launch needs, how blocks share a tile, and the way
+   from sums in registers to C. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_SHORT_STORE_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_SHORT_STORE_CUH
 
@@ -26,7 +26,7 @@ template <int GROUPS> struct layout {
 template <typename T> constexpr unsigned STAGE_K = LINE / sizeof(T);
 
 /* Two neighbours of C, in one word. */
-template <typename T> struct two_of {
+template <typename T> struct pair_format {
     typedef uint32_t word;
     static __device__ word round(float x, float y) {
         return round_pair_to<T>(x, y);
@@ -42,7 +42,7 @@ template <typename T> struct two_of {
     }
 };
 
-template <> struct two_of<float> {
+template <> struct pair_format<float> {
     typedef float2 word;
     static __device__ word round(float x, float y) {
         return {x, y};
@@ -174,29 +174,30 @@ template <bool SWAPPED, int PARTS> struct place {
 };
 
 /* NN: bias and activation; NT: the derivative of the activation, and sums of columns. */
-template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
+template <bool NN, int GROUPS, int PARTS, typename T> struct epilogue {
     static constexpr unsigned MOST = MOST_UNITS<PARTS>;
-    static constexpr bool SWAPPED = SWAPS<T, !BACKWARD>;
-    typedef two_of<T> two;
-    typedef typename two::word word;
+    static constexpr bool SWAPPED = SWAPS<T, NN>;
+    typedef pair_format<T> format;
+    typedef typename format::word word;
     const product &p;
     const share<PARTS> &own;
-    const place<SWAPPED, PARTS> of;
+    const place<SWAPPED, PARTS> position;
     bool inside[MOST][2];
     word read[MOST][2];
     float2 bias[MOST];
 
-    __device__ epilogue(const product &p, const share<PARTS> &own) : p(p), own(own), of(own) {
+    __device__ epilogue(const product &p, const share<PARTS> &own) : p(p), own(own), position(own) {
 #pragma unroll
         for (unsigned h = 0; h < 2; h++)
 #pragma unroll
             for (unsigned unit = 0; unit < MOST; unit++)
-                inside[unit][h] = unit < own.units && of.column_of(unit) < p.n && of.row_of(unit, h) < p.m;
+                inside[unit][h] =
+                    unit < own.units && position.column_of(unit) < p.n && position.row_of(unit, h) < p.m;
     }
 
     /* A pair of C, or of a matrix like it. */
     __device__ word &pair_of(void *matrix, unsigned unit, unsigned h) const {
-        return *(word *)((T *)matrix + of.row_of(unit, h) * p.ldc + of.column_of(unit));
+        return *(word *)((T *)matrix + position.row_of(unit, h) * p.ldc + position.column_of(unit));
     }
 
     /* Requests what the formulas need beside the sums. */
@@ -204,12 +205,12 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
 #pragma unroll
         for (unsigned unit = 0; unit < MOST; unit++) {
             bias[unit] = {};
-            if (!BACKWARD && p.bias && inside[unit][0])
-                bias[unit] = *(const float2 *)(p.bias + of.column_of(unit));
+            if (NN && p.bias && inside[unit][0])
+                bias[unit] = *(const float2 *)(p.bias + position.column_of(unit));
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
                 read[unit][h] = {};
-                if (BACKWARD && p.read && inside[unit][h]) read[unit][h] = pair_of((void *)p.read, unit, h);
+                if (!NN && p.read && inside[unit][h]) read[unit][h] = pair_of((void *)p.read, unit, h);
             }
         }
     }
@@ -230,17 +231,17 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
 
     template <enum activation A> __device__ word finish(float2 sums, unsigned unit, unsigned h) const {
         float x = sums.x, y = sums.y;
-        if constexpr (BACKWARD) {
-            const float2 z = two::floats(read[unit][h]);
+        if constexpr (!NN) {
+            const float2 z = format::floats(read[unit][h]);
             x *= p.alpha * derivative(A, z.x, z.x);
             y *= p.alpha * derivative(A, z.y, z.y);
-            return p.sums ? two::round_gradients(x, y) : two::round(x, y);
+            return p.sums ? format::round_gradients(x, y) : format::round(x, y);
         }
         x = fmaf(p.alpha, x, bias[unit].x);
         y = fmaf(p.alpha, y, bias[unit].y);
-        const word rounded = two::round(x, y);
+        const word rounded = format::round(x, y);
         if (p.pre && inside[unit][h]) pair_of(p.pre, unit, h) = rounded;
-        return two::template activated<A>(x, y, rounded);
+        return format::template activated<A>(x, y, rounded);
     }
 
     /* Stores C; and the sums of columns over the rows of this warp, in place of what four of its lanes
@@ -252,14 +253,14 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
             float2 sum = {};
 #pragma unroll
             for (unsigned h = 0; h < 2; h++) {
-                word stored = finish<A>(of.pair(four, h), unit, h);
+                word stored = finish<A>(position.pair(four, h), unit, h);
                 if (!inside[unit][h]) stored = {};
                 if (inside[unit][h]) pair_of(p.c, unit, h) = stored;
-                const float2 floats = two::floats(stored);
+                const float2 floats = format::floats(stored);
                 sum.x += floats.x;
                 sum.y += floats.y;
             }
-            if constexpr (BACKWARD) {
+            if constexpr (!NN) {
 #pragma unroll
                 for (unsigned lanes = 4; lanes < 32; lanes *= 2) {
                     sum.x += __shfl_xor_sync(~0u, sum.x, lanes);
@@ -273,14 +274,14 @@ template <bool BACKWARD, int GROUPS, int PARTS, typename T> struct epilogue {
 
     /* Of all warps, in order. */
     __device__ void store_sums(char *shared) const {
-        const unsigned unit = threadIdx.x / 8, place = threadIdx.x % 8,
-                       to = own.column0 + (own.first_unit + unit) * 8 + place;
+        const unsigned unit = threadIdx.x / 8, column = threadIdx.x % 8,
+                       to = own.column0 + (own.first_unit + unit) * 8 + column;
         if (unit >= own.units || to >= p.n) return;
         float total = 0;
 #pragma unroll
         for (unsigned warp = 0; warp < 4 * GROUPS; warp++)
             total += ((const float *)&received<GROUPS, PARTS>(shared, own.part, unit,
-                                                              warp * 32 + place / 2))[place % 2];
+                                                              warp * 32 + column / 2))[column % 2];
         p.sums[to] = p.sum_scale * total;
     }
 };

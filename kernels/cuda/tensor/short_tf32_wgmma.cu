@@ -4,7 +4,7 @@
 namespace short_rows {
 
 kernel *kernel_of_tf32(enum gemm_op op, unsigned groups, unsigned parts) {
-    return kernel_of<float>(op, groups, parts);
+    return instance_of<float>(op, groups, parts);
 }
 
 } // namespace short_rows

@@ -1,4 +1,4 @@
-/* PTX wgmma of bfloat16 or float16 with A in registers. As wgmma.cuh. */
+/* PTX wgmma of bfloat16 or float16 with A in registers. As wgmma.cuh; of TF32: wgmma_tf32.cuh. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_WGMMA_REGISTERS_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_WGMMA_REGISTERS_CUH
 

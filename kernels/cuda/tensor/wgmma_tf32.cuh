@@ -1,10 +1,12 @@
-/* PTX wgmma of TF32 with float32 sums: 64 rows, 64 columns, k = 8. In shared memory k is contiguous. The
-   hardware reads the upper 19 bits of a float32. As wgmma.cuh. */
+/* PTX wgmma of TF32 with float32 sums: 64 rows, 64 columns, k = 8. As wgmma.cuh; of 16 bits and with A in
+   registers: wgmma_registers.cuh. Operands in shared memory have k contiguous. The hardware reads the upper
+   19 bits of a float32: the caller rounds, or the copy engine (TENSOR_TF32). */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_WGMMA_TF32_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_WGMMA_TF32_CUH
 
 #include "kernels/cuda/tensor/wgmma.cuh"
 
+/* The 32 registers of D as operands, and their numbers. */
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D32 D4(0), D4(4), D4(8), D4(12), D4(16), D4(20), D4(24), D4(28)
 #define TO_31                                                                 \

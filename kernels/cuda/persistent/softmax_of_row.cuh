@@ -1,25 +1,26 @@
-/* What the forms with look-ahead share in the output layer: the loss of a row that four lanes have. */
-#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_LATE_LOSS_CUH
-#define TESSERA_KERNELS_CUDA_PERSISTENT_LATE_LOSS_CUH
+/* What the forms with look-ahead share in the output layer: softmax and loss of a row in four lanes. */
+#ifndef TESSERA_KERNELS_CUDA_PERSISTENT_SOFTMAX_OF_ROW_CUH
+#define TESSERA_KERNELS_CUDA_PERSISTENT_SOFTMAX_OF_ROW_CUH
 
 #include "kernels/cuda/persistent/byte_pixels.cuh"
 
 namespace persistent {
 
 /* A row of the batch of which a lane, and those APART and 2 APART beside it, have three logits each. */
-template <int APART> struct shared_row {
+template <int APART> struct row_of_four_lanes {
     float z[3];
     int c[3]; /* their classes */
     int label, classes;
-    float most, sum; /* the largest logit of the row; of exp(z - most), NaN if the loss is not finite */
+    float most; /* the largest logit of the row */
+    float sum;  /* of exp(z - most) over the row; NaN if the loss is not finite */
 
-    template <typename F> __device__ static float over_lanes(float value, F combine) {
+    template <typename V, typename F> __device__ static V over_lanes(V value, F combine) {
         value = combine(value, __shfl_xor_sync(0xffffffffu, value, APART));
         return combine(value, __shfl_xor_sync(0xffffffffu, value, 2 * APART));
     }
 
     /* Softmax cross-entropy: dL/dlogits times `scale`, NaN if the loss is not finite, 0 if the row is none of
-       the batch. */
+       the batch. z of classes that there are not becomes -inf. */
     __device__ void softmax(float scale, bool valid, float (&gradient)[3]) {
         const bool known = label < classes;
 #pragma unroll
@@ -52,8 +53,7 @@ template <int APART> struct shared_row {
             if (c[k] < classes && z[k] == most) best = min(best, c[k]);
         }
         of_label = over_lanes(of_label, fmaxf);
-        best = min(best, __shfl_xor_sync(0xffffffffu, best, APART));
-        best = min(best, __shfl_xor_sync(0xffffffffu, best, 2 * APART));
+        best = over_lanes(best, [](int a, int b) { return min(a, b); });
         return make_float4(sum, of_label, most, best == label && sum > 0);
     }
 };
