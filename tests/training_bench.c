@@ -7,23 +7,29 @@ static const struct part {
     size_t height, width;
 } parts[] = {{24, 40}, {20, 40}, {28, 28}, {24, 26}, {20, 24}, {20, 20}, {16, 19}, {8, 8}, {4, 4}};
 
-/* The middle of each image, of 28 x 28; a wider part has its columns once more at the right. */
-static void crop(struct dataset *set, struct part part) {
+enum { TRAIN = 2500, TEST = 100 };
+
+/* The middle of digits first .. first + count - 1, of 28 x 28; a wider part has its columns once more at the
+   right. */
+static struct dataset crop(size_t first, size_t count, struct part part) {
+    static struct dataset digits; /* drawn once for all networks of a program */
+    if (!digits.count) assert_status(dataset_synthesize(&digits, TRAIN + TEST, 1, 0), STATUS_OK);
     const size_t width = part.width < SYNTHETIC_SIDE ? part.width : SYNTHETIC_SIDE;
     const size_t top = (SYNTHETIC_SIDE - part.height) / 2, left = (SYNTHETIC_SIDE - width) / 2;
-    uint8_t *images = malloc(set->count * part.height * part.width);
-    assert_non_null(images);
-    for (size_t i = 0; i < set->count; i++)
+    struct dataset set = {
+        count,        part.height, part.width, digits.classes, malloc(count * part.height * part.width),
+        malloc(count)};
+    assert_true(set.images && set.labels);
+    memcpy(set.labels, digits.labels + first, count);
+    for (size_t i = 0; i < count; i++)
         for (size_t y = 0; y < part.height; y++) {
-            const uint8_t *from = set->images + (i * SYNTHETIC_SIDE + y + top) * SYNTHETIC_SIDE + left;
-            uint8_t *row = images + (i * part.height + y) * part.width;
+            const uint8_t *from =
+                digits.images + ((first + i) * SYNTHETIC_SIDE + y + top) * SYNTHETIC_SIDE + left;
+            uint8_t *row = set.images + (i * part.height + y) * part.width;
             memcpy(row, from, width);
             memcpy(row + width, from, part.width - width);
         }
-    free(set->images);
-    set->images = images;
-    set->height = part.height;
-    set->width = part.width;
+    return set;
 }
 
 void bench_prepare(struct bench *bench, const char *settings) {
@@ -43,11 +49,9 @@ void bench_prepare(struct bench *bench, const char *settings) {
     if (p < known) {
         const size_t batch = (size_t)bench->config.batch_size;
         const bool few = getenv("TESSERA_TEST_SLOWED") && batch <= 900;
-        const size_t images = !few ? 2500 : batch < 100 ? 100 + 8 * batch : 900;
-        assert_status(dataset_synthesize(&bench->data.train, images, 1, 0), STATUS_OK);
-        assert_status(dataset_synthesize(&bench->data.test, 100, 1, images), STATUS_OK);
-        crop(&bench->data.train, parts[p]);
-        crop(&bench->data.test, parts[p]);
+        const size_t images = !few ? TRAIN : batch < 100 ? 100 + 8 * batch : 900;
+        bench->data.train = crop(0, images, parts[p]);
+        bench->data.test = crop(images, TEST, parts[p]);
     } else {
         support_builtin_data(&bench->data);
     }
