@@ -217,8 +217,12 @@ $(patsubst %.c,$(B)/%.o,src/base/cpu.c): private ALL_CFLAGS := $(filter-out -m%,
 # the kernels of `tuned` say themselves what is contracted (kernels/host/tuned/vector.h), and the exact sums of k-means need each
 # product and sum as written (kernels/exact.h); the kernels of isa=portable are compiled for the
 # baseline of the architecture, so that their products have the same bits on every x86-64; they are not what is fuzzed
-EXPLICIT := $(wildcard kernels/host/tuned/isa_*.c) kernels/host/ops/cluster.c tests/tuned_emulated.c tests/test_nearest.c
-$(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS := $(ALL_CFLAGS) -ffp-contract=off $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
+ISA := $(wildcard kernels/host/tuned/isa_*.c)
+EXPLICIT := $(ISA) kernels/host/ops/cluster.c tests/tuned_emulated.c tests/test_nearest.c
+# of gcc's -O3 what changes the inner loops of these and of the tests: the rest doubles the time to compile
+LEVEL := $(if $(findstring clang,$(CC)),-O3,-O2 -ftree-vectorize -funswitch-loops -fvect-cost-model=dynamic)
+$(B)/tests/%.o $(ISA:%.c=$(B)/%.o): private ALL_CFLAGS := $(subst -O3,$(LEVEL),$(ALL_CFLAGS))
+$(EXPLICIT:%.c=$(B)/%.o): private ALL_CFLAGS += -ffp-contract=off $(if $(findstring fuzzer,$(SAN)),-fno-sanitize=all)
 BASELINE := $(if $(findstring x86_64,$(shell $(CC) -dumpmachine)),-march=x86-64)
 $(patsubst %.c,$(B)/%.o,kernels/host/tuned/isa_portable.c): private ALL_CFLAGS += $(BASELINE)
 # Sanitizers multiply the time to compile these: not where the processor cannot run them; QR is not fuzzed
@@ -253,7 +257,12 @@ main := int main(void) { return 0; }
 LLD := $(if $(findstring clang,$(CC)),$(if $(call probe,lld,$(CC) -fuse-ld=lld,$(main)),lld))
 GOLD := $(if $(and $(SAN),$(findstring clang,$(CC))),,$(if $(BASELINE),$(if $(call probe,gold,$(CC) -fuse-ld=gold,$(main)),gold)))
 LINKER := $(if $(HAVE_CUDA),,$(firstword $(LLD) $(GOLD)))
-$(B)/tests/test_%: $(B)/tests/test_%.o $(TEST_SUPPORT) $(OBJECTS)
+# what they share is linked first into one file, which takes half the time of the hundred links
+SHARED := $(if $(HAVE_CUDA),$(TEST_SUPPORT) $(OBJECTS),$(B)/shared.o)
+$(B)/shared.o: $(TEST_SUPPORT) $(OBJECTS)
+	@echo '  link  $@'
+	$(Q)$(CC) -r -nostdlib $^ -o $@
+$(B)/tests/test_%: $(B)/tests/test_%.o $(SHARED)
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LINKER:%=-fuse-ld=%) $(LDFLAGS) $^ $(LDLIBS) -lcmocka -o $@
 
