@@ -300,8 +300,8 @@ static void errors_are_smaller_than_those_of_tf32(void **state) {
 }
 
 /* Operands are rounded to nearest; if they were truncated, the rms would be 2.3 times as large. Sums of
-   positive terms are truncated in another order than those of cuBLAS (measured: 1.08 times its rms). That
-   the own kernel runs, and not cuBLAS, is tested in test_gpu_tensor.c. */
+   positive terms are truncated in another order than those of cuBLAS (measured: 1.08 times its rms). Below
+   0.8 three products would have run; that it is not cuBLAS is tested in test_gpu_tensor.c. */
 static void errors_of_few_rows_are_those_of_tf32(void **state) {
     (void)state;
     errors_against_tf32("tensor=auto", 0.8, 1.25, false);
