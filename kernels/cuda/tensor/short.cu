@@ -28,10 +28,10 @@ struct split {
 };
 
 /* The parts of k, and the tiles that share copies of A, of up to so many tiles. Measured on H100 and H200,
-   TF32 on an H100 (docs/tensor-cores.md): with fewer blocks than SMs clusters are spread evenly.
-   With 4 stages (6 of 64 rows) two blocks fit on an SM, so that the next kernel starts early; long k is
-   faster with more, if all clusters fit nevertheless. 40 tiles are 160 blocks: of 3 parts, 120 blocks, too
-   few clusters fit. */
+   TF32 on an H100 (docs/tensor-cores.md): with fewer blocks than SMs clusters are spread evenly. With 4
+   stages (6 of 64 rows) two blocks fit on an SM, so that the next kernel starts early; long k is faster with
+   more, if all clusters fit nevertheless. 39 and 40 tiles have 4 parts, and some SMs two blocks: an H100 runs
+   only 39 clusters of 3 at once that have an SM for each block. */
 struct choice {
     unsigned parts, pair, tiles;
 };

@@ -8,8 +8,8 @@
               columns: the gradients of biases are complete.
    Layout     a stage has 128 bytes of k, 64 elements or 32: 64 or 128 rows of A, then 64 columns of B with k
               along them (NT), or the rows of B, 64 columns of each (NN; of TF32 in two halves).
-   TF32       the copy engine rounds float32 on the way to shared memory. NN is computed as C^T = B^T A^T, in
-              the sums of which the part of columns and rows is swapped (short_store.cuh).
+   TF32       the copy engine rounds float32 on the way to shared memory. NN is computed as C^T = B^T A^T,
+              whose sums have rows and columns swapped (short_store.cuh).
    Bound by   latency; bytes of A and B from the L2 cache, 44 a nanosecond and SM
    Improves   bf16_wgmma.cu and bf16x6_wgmma.cu for few rows */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_SHORT_KERNEL_CUH
