@@ -6,7 +6,7 @@
 #include "src/backend/verify.h"
 
 /* Numbers of shapes; no multiples of 3, so that each shape occurs with each beta. */
-enum { LARGE = 4, MEDIUM = 7, SHORT = 11 };
+enum { LARGE = 4, MEDIUM = 7, TF32 = 10, SHORT = 11 };
 
 static void open_tensor(struct compute *compute, const char *option, enum gemm_precision precision) {
     gpu_open(compute, "cuda-tuned",
@@ -119,6 +119,17 @@ static void short_shapes_are_right_as_tf32(void **state) {
     check_shapes("tensor=always", GEMM_TF32, short_shapes, SHORT);
 }
 
+/* Of more than 128 rows: tiles of 256 and 128 columns, pairs of tiles, parts of k, several tiles of a block;
+   ends of rows, columns and k that are no whole tile or stage. */
+static const size_t tf32_shapes[TF32][3] = {
+    {1032, 520, 1100}, {784, 2048, 300}, {132, 2500, 68},  {2048, 640, 260}, {300, 200, 4100},
+    {4100, 2056, 72},  {264, 516, 2052}, {260, 5000, 132}, {2052, 256, 4},   {200, 264, 520}};
+
+static void many_rows_are_right_as_tf32(void **state) {
+    (void)state;
+    check_shapes("tensor=always", GEMM_TF32, tf32_shapes, TF32);
+}
+
 /* Without beta, as calls with an epilogue are. */
 static size_t kernels_of(struct compute *compute, const struct verify_case *test, struct gemm_kernel *list) {
     const struct gemm_call call = {.dtype = GEMM_F32,
@@ -159,6 +170,7 @@ static void shapes_take_their_kernels(void **state) {
     shapes_take("tensor=bf16x6", GEMM_TF32, medium_shapes, MEDIUM, "bf16x3_kernel",
                 nn | tn | nt); /* three, with tf32 */
     shapes_take("tensor=always", GEMM_TF32, short_shapes, SHORT, "short_kernel", nn | nt);
+    shapes_take("tensor=always", GEMM_TF32, tf32_shapes, TF32, "tf32_kernel", nn | tn | nt);
 }
 
 int main(void) {
@@ -170,6 +182,7 @@ int main(void) {
         cmocka_unit_test(medium_shapes_are_right_by_six_products),
         cmocka_unit_test(medium_shapes_are_right_by_three_products),
         cmocka_unit_test(short_shapes_are_right_as_tf32),
+        cmocka_unit_test(many_rows_are_right_as_tf32),
         cmocka_unit_test(shapes_take_their_kernels),
     };
     return cmocka_run_group_tests_name("gpu tensor shapes", tests, NULL, NULL);

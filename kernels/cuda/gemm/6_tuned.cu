@@ -3,9 +3,8 @@
    Idea       cuBLAS is built for large products (2048 x 2048). A training step on MNIST also has an output
               layer of 10 columns, bound by memory (6_tuned_narrow.cu), and small batches, bound by latency
               (6_tuned_small.cu). On compute capability 9.0 medium and large float32 products run on the
-              tensor cores, as accurate as float32 arithmetic, and so do those of 16 bits and, of up to 128
-              rows, of TF32 (kernels/cuda/tensor/). Own kernels run bias and activation while C is in
-              registers.
+              tensor cores, as accurate as float32 arithmetic, and so do those of 16 bits and of TF32
+              (kernels/cuda/tensor/). Own kernels run bias and activation while C is in registers.
    Bound by   bytes of the large matrix (narrow); latency (small); tensor cores; others as 5_cublas.cu
    Improves   5_cublas.cu; last of the course
    Run        ./train --backend cuda-tuned --precision f32 (or tf32, bf16, fp16) */
@@ -59,18 +58,21 @@ static bool open_parts(tuned_context *context, const struct gemm_setup *setup, c
     const auto ask = [&](int *value, cudaDeviceAttr attribute) {
         return CUDA_TRY(&context->fault, cudaDeviceGetAttribute(value, attribute, device));
     };
-    const bool open =
-        CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
-        ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
-        ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
-        ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
-        reduction_open(&context->reduction, &context->fault) &&
-        float32_workspace_open(&context->float32, (unsigned)context->processors, &context->fault);
+    const bool open = CUDA_TRY(&context->fault, cudaGetDevice(&device)) &&
+                      ask(&context->shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
+                      ask(&context->processors, cudaDevAttrMultiProcessorCount) &&
+                      ask(&context->major, cudaDevAttrComputeCapabilityMajor) &&
+                      reduction_open(&context->reduction, &context->fault) &&
+                      float32_workspace_open(&context->float32, (unsigned)context->processors,
+                                             setup->precision == GEMM_TF32, &context->fault);
     if (open) bf16_workspace_open(&context->bf16, context->processors, &context->reduction, &context->later);
     if (open)
         bf16x6_workspace_open(&context->bf16x6, setup->precision == GEMM_TF32 ? 2 : 3, context->processors,
                               &context->reduction);
     if (open) short_workspace_open(&context->short_rows, setup->precision == GEMM_TF32);
+    if (open)
+        context->tf32_open =
+            setup->precision == GEMM_TF32 && context->float32.open && context->bf16.open && tf32_open();
     if (open) context->output_open = bf16_output_open();
     if (open) context->large_output_open = large_output_open(&context->large_output);
     if (open) context->float32_output_blocks = float32_output_blocks();
@@ -95,13 +97,23 @@ static bool tuned_supports(enum gemm_dtype dtype, enum gemm_op op) {
     return op != GEMM_TT;
 }
 
-enum kernel { NARROW, GRADIENT, FEW_ROWS, FEW_ROWS_TN, SMALL, TENSOR, SHORT, BF16X6, BF16, LIBRARY };
+enum kernel { NARROW, GRADIENT, FEW_ROWS, FEW_ROWS_TN, SMALL, TENSOR, SHORT, BF16X6, BF16, TF32, LIBRARY };
 
 static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     if (context->precision != GEMM_TRUE || !float32_supports(&context->float32, call)) return false;
     const bool wanted = context->tensor_cores == TENSOR_ALWAYS ||
                         (context->tensor_cores == TENSOR_AUTO && float32_pays(call));
     return wanted && (launcher.describe || float32_reserve(&context->float32, call, launcher.fault));
+}
+
+/* TF32 of more rows than is_short takes. */
+static bool tf32_on_tensor_cores(tuned_context *context, const struct gemm_call *call,
+                                 cuda_launcher &launcher) {
+    if (!context->tf32_open || !tf32_supports(&context->bf16, call)) return false;
+    const bool wanted = context->tensor_cores == TENSOR_ALWAYS ||
+                        (context->tensor_cores == TENSOR_AUTO && tf32_pays(&context->bf16, call));
+    return wanted && (launcher.describe || call->op != GEMM_TN ||
+                      float32_reserve_transposed(&context->float32, call, launcher.fault));
 }
 
 static bool bf16_on_tensor_cores(const tuned_context *context, const struct gemm_call *call) {
@@ -148,6 +160,7 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
     const bool short_rows = is_short(context, call);
     if (always && short_rows) return SHORT;
     if (always && bf16) return BF16;
+    if (always && tf32_on_tensor_cores(context, call, launcher)) return TF32;
     if (always && on_tensor_cores(context, call, launcher)) return TENSOR;
     const bool six = by_six_products(context, call);
     if (six && context->tensor_cores == TENSOR_BF16X6) return BF16X6;
@@ -159,6 +172,7 @@ static enum kernel choose(tuned_context *context, const struct gemm_call *call, 
     if (few_rows_takes(call)) return FEW_ROWS;
     if (few_rows_tn_takes(call)) return FEW_ROWS_TN;
     if (small_takes(call)) return SMALL;
+    if (tf32_on_tensor_cores(context, call, launcher)) return TF32;
     return on_tensor_cores(context, call, launcher) ? TENSOR : LIBRARY;
 }
 
@@ -167,7 +181,7 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
     cuda_launcher launcher = {.stream = context->stream, .fault = &context->fault};
     const enum kernel kernel = choose(context, call, launcher);
     if (kernel == FEW_ROWS || kernel == SMALL || kernel == TENSOR || kernel == SHORT || kernel == BF16X6 ||
-        kernel == BF16)
+        kernel == BF16 || kernel == TF32)
         return true;
     return kernel == NARROW && (call->backward ? narrow_fuses_backward(call) : call->op == GEMM_NN);
 }
@@ -175,7 +189,7 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
 /* Returns false if cuBLAS has to run the call. */
 static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const enum kernel kernel = choose(context, call, launcher);
-    if (kernel != TENSOR && !launcher.describe) float32_forget(&context->float32, call);
+    if (kernel != TENSOR && kernel != TF32 && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == GRADIENT) bf16_gradient_gemm(call, (unsigned)context->processors, launcher);
     if (kernel == FEW_ROWS) few_rows_gemm(call, launcher);
@@ -185,13 +199,14 @@ static bool launch_own(tuned_context *context, const struct gemm_call *call, cud
     if (kernel == SHORT) short_gemm(&context->short_rows, call, launcher);
     if (kernel == BF16X6) bf16x6_gemm(&context->bf16x6, call, launcher);
     if (kernel == BF16) bf16_gemm(&context->bf16, call, launcher);
+    if (kernel == TF32) tf32_gemm(&context->bf16, &context->float32, call, launcher);
     return kernel != LIBRARY;
 }
 
 /* A weight gradient by a kernel that does not use the scratch memory, which the sums read. */
 static bool runs_beside_sums(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const enum kernel kernel = choose(context, call, launcher);
-    return call->op == GEMM_TN && (kernel == BF16 || kernel == LIBRARY);
+    return call->op == GEMM_TN && (kernel == BF16 || kernel == TF32 || kernel == LIBRARY);
 }
 
 static enum gemm_status tuned_gemm(void *opaque, const struct gemm_call *call) {
@@ -322,7 +337,8 @@ static void tuned_describe(void *opaque, char *text, size_t size) {
     if (context->tensor_cores != TENSOR_NEVER && context->float32.open && context->precision == GEMM_TRUE)
         tensor = " and, on tensor cores, medium and large float32 ones";
     if (six_products_open(context) && context->precision == GEMM_TF32)
-        tensor = " and, as two bfloat16 an operand, medium ones";
+        tensor =
+            " and, on tensor cores, large and short TF32 ones and, as two bfloat16 an operand, medium ones";
     if (context->tensor_cores != TENSOR_NEVER && context->bf16.open) {
         if (context->precision == GEMM_MIXED_BF16) tensor = " and, on tensor cores, bfloat16 ones";
         if (context->precision == GEMM_MIXED_F16) tensor = " and, on tensor cores, half-precision ones";

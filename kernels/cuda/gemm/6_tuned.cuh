@@ -13,6 +13,7 @@ extern "C" {
 #include "kernels/cuda/tensor/bf16x6.cuh"
 #include "kernels/cuda/tensor/float32.cuh"
 #include "kernels/cuda/tensor/short.cuh"
+#include "kernels/cuda/tensor/tf32.cuh"
 
 struct tuned_context {
     cudaStream_t stream;
@@ -29,6 +30,7 @@ struct tuned_context {
     struct bf16_workspace bf16;
     struct short_workspace short_rows;
     struct bf16x6_workspace bf16x6;
+    bool tf32_open;
     bool output_open; /* of bf16_output.cu */
     bool large_output_open;
     struct large_output_clusters large_output;

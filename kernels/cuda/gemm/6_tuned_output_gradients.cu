@@ -114,6 +114,23 @@ __device__ void gradients(const share &own, const float32::block_area &area, uns
     __syncwarp(); /* the warp has read its memory of the area */
 }
 
+/* Writes x as columns of the transposed matrix, each warp its 16 rows: two lanes have 32 bytes. (Lines of 256
+   bytes, through the memory of all warps, were slower.) */
+__device__ void store_transposed(const float32::block_area &area, const float (&x)[8][4],
+                                 const float32_transposed &to, unsigned row0, unsigned unit0) {
+    const unsigned lane = area.lane;
+#pragma unroll
+    for (unsigned i = 0; i < area.FOURS; i++) *area.four(i) = *(const float4 *)x[i];
+    __syncwarp();
+#pragma unroll
+    for (unsigned i = 0; i < 8; i++) {
+        const unsigned unit = lane / 2 + i / 2 * 16, row = (lane % 2 + i % 2 * 2) * 4;
+        const float4 four = {area.at(row, unit), area.at(row + 1, unit), area.at(row + 2, unit),
+                             area.at(row + 3, unit)};
+        *(float4 *)(to.values + (unit0 + unit) * to.ld + row0 + area.warp * 16 + row) = four;
+    }
+}
+
 /* To the sums of this strip, and from those of all strips to the results: by the last block of a group. */
 template <unsigned C>
 __device__ void add_strips(const large_layer &all, gradient_totals<C> &own, unsigned group, unsigned strip,
@@ -222,8 +239,9 @@ __global__ void __launch_bounds__(GROUP, C <= FEW_CLASSES ? 3 : 2)
         gradients<C>(own, area, tile * SIDE, shared.grad[stage], w, x, totals);
         if (all.x_grad.blocks)
             raised |= area.split(x, all.x_grad, tile * all.x_grad.column_blocks + group);
-        else
-            __syncthreads();
+        else if (all.transposed.values)
+            store_transposed(area, x, all.transposed, tile * SIDE, group * SIDE);
+        if (!all.x_grad.blocks) __syncthreads();
         request(tile + 2 * all.strips, stage);
     }
     if (all.x_grad.blocks && threadIdx.x == 0)

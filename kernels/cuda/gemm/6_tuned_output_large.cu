@@ -182,6 +182,7 @@ large_layer place(tuned_context *context, const struct output_layer *layer, cuda
     const unsigned m = all.layer.m, processors = (unsigned)context->processors,
                    resident = processors * float32_gradients_resident(all.layer.classes, launcher.fault);
     all.x_grad = float32_planes_of_c(&context->float32, layer->input_gradient);
+    all.transposed = float32_transposed_of_c(&context->float32, layer->input_gradient);
     all.groups = blocks_for(all.layer.units, SIDE);
     /* one more block, and all of them resident */
     all.strips = std::max(1u, std::min((resident - 1) / all.groups, blocks_for(m, SIDE)));

@@ -14,15 +14,16 @@ template <unsigned C> constexpr unsigned GRAD_PITCH = (C + 3) / 4 * 4;
 /* All that a launch needs. */
 struct large_layer {
     output<float> layer;
-    planes x_grad;        /* `blocks` NULL: none */
-    unsigned groups;      /* of 64 units */
-    unsigned strips;      /* thread blocks of a group, each with every `strips`-th 64 rows */
-    unsigned parts;       /* thread blocks of the first kernel */
-    partial_loss *losses; /* [parts] */
-    float *biases;        /* [parts][MOST_CLASSES] */
-    float *grads;         /* [m, rounded up to 64][GRAD_PITCH]: of the logits, 0 outside */
-    float *sums;          /* [strips][groups][64][C + 1]: weights of a unit, then the bias below */
-    unsigned *tickets;    /* [groups] */
+    planes x_grad;                 /* `blocks` NULL: none */
+    float32_transposed transposed; /* of the input gradient; `values` NULL: none */
+    unsigned groups;               /* of 64 units */
+    unsigned strips;               /* thread blocks of a group, each with every `strips`-th 64 rows */
+    unsigned parts;                /* thread blocks of the first kernel */
+    partial_loss *losses;          /* [parts] */
+    float *biases;                 /* [parts][MOST_CLASSES] */
+    float *grads;                  /* [m, rounded up to 64][GRAD_PITCH]: of the logits, 0 outside */
+    float *sums;                   /* [strips][groups][64][C + 1]: weights of a unit, then the bias below */
+    unsigned *tickets;             /* [groups] */
 };
 
 /* Calls `function<C>()`. */

@@ -45,8 +45,8 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
 
 /* --- tiles --- */
 
-static unsigned stages_of(const struct gemm_call *call) {
-    return blocks_for(call->k, BF16_K);
+static bf16_size size_of(const struct gemm_call *call) {
+    return {call->m, call->n, blocks_for(call->k, BF16_K)};
 }
 
 static unsigned stage_bytes(unsigned columns) {
@@ -54,7 +54,7 @@ static unsigned stage_bytes(unsigned columns) {
 }
 
 /* Stages of the ring buffer: what the slots of eight warps leave of 224 KB. */
-static unsigned ring_stages(unsigned columns) {
+unsigned bf16_ring_stages(unsigned columns) {
     const unsigned most = 8, stages = ((224 << 10) - 8 * BF16_SLOTS * BF16_SLOT_BYTES) / stage_bytes(columns);
     return stages < most ? stages : most;
 }
@@ -62,48 +62,50 @@ static unsigned ring_stages(unsigned columns) {
 /* The ring buffer receives the sums of the other parts of k: 64 rows of floats each. */
 static bool parts_fit(bf16_shape shape) {
     return (shape.parts - 1) * shape.columns * 64 * sizeof(float) <=
-           ring_stages(shape.columns) * stage_bytes(shape.columns);
+           bf16_ring_stages(shape.columns) * stage_bytes(shape.columns);
 }
 
 static const double CYCLES_OF_COLUMN = 4; /* of a stage, on the tensor cores */
 
 /* Estimated cycles of the busiest SM. */
-static double cycles_of(const struct bf16_workspace *workspace, const struct gemm_call *call,
-                        bf16_shape shape) {
+static double cycles_of(const struct bf16_workspace *workspace, bf16_size size, bf16_shape shape) {
     const double bytes_a_cycle = 40; /* from the L2 cache */
     const unsigned columns = shape.columns, cluster = shape.pair * shape.parts;
     const size_t clusters =
-        (size_t)blocks_for(call->m, BF16_ROWS * shape.pair) * blocks_for(call->n, columns);
+        (size_t)blocks_for(size.rows, BF16_ROWS * shape.pair) * blocks_for(size.columns, columns);
     const double turns = blocks_for(clusters, workspace->clusters[cluster]),
                  bytes = (BF16_ROWS + columns / shape.pair) * 2.0 * BF16_K / bytes_a_cycle,
                  stage = columns * CYCLES_OF_COLUMN > bytes ? columns * CYCLES_OF_COLUMN : bytes,
                  gather = shape.parts > 1 ? 2000 + (shape.parts - 1) * columns * 8.0 : 0;
-    return turns * (stage * blocks_for(stages_of(call), shape.parts) + 6 * columns + 800 + gather);
+    return turns * (stage * blocks_for(size.stages, shape.parts) + 6 * columns + 800 + gather);
 }
 
 static const bf16_shape LARGE_GRADIENT = {LARGE_GRADIENT_COLUMNS, 2, 1};
 
-static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct gemm_call *call) {
-    if (call->as_update && bf16_large_gradient_takes(workspace, call)) return LARGE_GRADIENT;
+bf16_shape bf16_shape_of(const struct bf16_workspace *workspace, bf16_size size, unsigned step) {
     static const struct {
         unsigned columns, pair;
     } tiles[] = {{256, 2}, {128, 2}, {256, 1}, {192, 1}, {128, 1}, {64, 1}};
     bf16_shape best = {256, 1, 1};
     for (const auto &tile : tiles)
-        for (unsigned parts = 1; parts <= 4 && parts <= stages_of(call); parts *= 2) {
+        for (unsigned parts = 1; parts <= 4 && parts <= size.stages && tile.columns % step == 0; parts *= 2) {
             const bf16_shape shape = {tile.columns, tile.pair, parts};
             if (!workspace->clusters[tile.pair * parts] || !parts_fit(shape)) continue;
-            if (cycles_of(workspace, call, shape) < cycles_of(workspace, call, best)) best = shape;
+            if (cycles_of(workspace, size, shape) < cycles_of(workspace, size, best)) best = shape;
         }
     return best;
 }
 
-/* Do tiles of this shape keep the tensor cores of all SMs busy, but for a factor? */
-static bool fills(const struct bf16_workspace *workspace, const struct gemm_call *call, bf16_shape shape,
-                  double most) {
-    const double tile = BF16_ROWS * BF16_K, least = call->m * (double)call->n * call->k / tile *
-                                                    CYCLES_OF_COLUMN / workspace->processors;
-    return cycles_of(workspace, call, shape) <= most * least;
+static bf16_shape shape_of(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+    return call->as_update && bf16_large_gradient_takes(workspace, call)
+               ? LARGE_GRADIENT
+               : bf16_shape_of(workspace, size_of(call), 64);
+}
+
+bool bf16_fills(const struct bf16_workspace *workspace, bf16_size size, bf16_shape shape, double most) {
+    const double least = (double)size.rows * (double)size.columns / BF16_ROWS * size.stages *
+                         CYCLES_OF_COLUMN / workspace->processors;
+    return cycles_of(workspace, size, shape) <= most * least;
 }
 
 /* 2048 x 2048, 64 tiles for 66 pairs of SMs, passes; 784 x 4096, as many tiles, a quarter of them empty, does
@@ -112,7 +114,7 @@ bool bf16_large_gradient_takes(const struct bf16_workspace *workspace, const str
     const double most = 1.2;
     return call->op == GEMM_TN && call->c_f32 && call->k > MOST_GRADIENT_K &&
            bf16_supports(workspace, call) && workspace->clusters[2] &&
-           fills(workspace, call, LARGE_GRADIENT, most);
+           bf16_fills(workspace, size_of(call), LARGE_GRADIENT, most);
 }
 
 /* The derivative of gelu, with its error function, takes longer in the epilogue, beside which no tensor core
@@ -128,8 +130,8 @@ bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *c
     const size_t least = 64, many_rows = 2048;
     return call->k >= least && call->m >= least && call->n >= least &&
            ((call->m >= many_rows &&
-             (call->epilogue ||
-              (has_quick_backward(call) && fills(workspace, call, shape_of(workspace, call), 1.3)))) ||
+             (call->epilogue || (has_quick_backward(call) &&
+                                 bf16_fills(workspace, size_of(call), shape_of(workspace, call), 1.3)))) ||
             (double)call->m * (double)call->n * (double)call->k <= few);
 }
 
@@ -168,7 +170,7 @@ static bf16_product product_of(const struct bf16_workspace *workspace, const gem
                       .parts = shape.parts,
                       .epilogue = call.c_f32 ? BF16_FLOAT32 : BF16_PLAIN,
                       .alpha = (float)call.alpha,
-                      .stages = ring_stages(shape.columns)};
+                      .stages = bf16_ring_stages(shape.columns)};
     if (call.epilogue) {
         p.epilogue = BF16_FORWARD;
         p.activation = call.epilogue->activation;
@@ -210,6 +212,20 @@ __global__ void __launch_bounds__(SUM_COLUMNS / 4 * SUM_ROWS)
         for (int i = 0; i < 4; i++) sums[column + i] = scale * total.value[i];
 }
 
+void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                      cuda_launcher &launcher) {
+    const auto sum = [&](cuda_launcher &sums) {
+        launch(sums, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
+               dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)workspace->reduction.scratch,
+               blocks_for(call->m, BF16_SUMMED_ROWS), (unsigned)call->n, (float)gemm_bias_scale(call),
+               (float *)call->backward->bias_grad);
+    };
+    if (call->sums_later && !launcher.describe)
+        workspace->later->run(launcher, sum);
+    else
+        sum(launcher);
+}
+
 void bf16_large_gradient_update(const struct bf16_workspace *workspace, const struct gemm_call *call,
                                 const struct weight_update *update, cuda_launcher &launcher) {
     bf16_product p = product_of(workspace, *call, LARGE_GRADIENT);
@@ -229,15 +245,5 @@ void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *c
     if (launcher.fault->message[0]) return;
     bf16_launch(call->dtype, call->op, shape.columns, p,
                 (unsigned)gemm_multiprocessors(*call, workspace->processors), launcher);
-    if (!call->backward) return;
-    const auto sum = [&](cuda_launcher &sums) {
-        launch(sums, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
-               dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)p.partials,
-               blocks_for(call->m, BF16_SUMMED_ROWS), (unsigned)call->n, (float)gemm_bias_scale(call),
-               (float *)call->backward->bias_grad);
-    };
-    if (call->sums_later && !launcher.describe)
-        workspace->later->run(launcher, sum);
-    else
-        sum(launcher);
+    if (call->backward) bf16_sum_columns(workspace, call, launcher);
 }

@@ -41,6 +41,12 @@ struct bf16_shape {
     unsigned columns, pair, parts;
 };
 
+/* What is divided into tiles, and the stages of k of each. */
+struct bf16_size {
+    size_t rows, columns;
+    unsigned stages;
+};
+
 struct bf16_workspace {
     bool open; /* this GPU can run the kernels */
     int processors;
@@ -59,6 +65,18 @@ void bf16_launch(enum gemm_dtype dtype, enum gemm_op op, unsigned columns, const
 /* bf16.cu */
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
                          const struct cuda_reduction *reduction, struct later_sums *later);
+
+/* The tiles with the fewest estimated cycles, of those whose widths are multiples of `step`; and how many
+   stages of the ring buffer fit beside them. */
+bf16_shape bf16_shape_of(const struct bf16_workspace *workspace, bf16_size size, unsigned step);
+unsigned bf16_ring_stages(unsigned columns);
+
+/* Do these tiles keep the tensor cores of all SMs busy, but for a factor `most`? */
+bool bf16_fills(const struct bf16_workspace *workspace, bf16_size size, bf16_shape shape, double most);
+
+/* The bias gradient of a call, from the sums of BF16_SUMMED_ROWS rows in the scratch memory. */
+void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call,
+                      cuda_launcher &launcher);
 
 /* Can bf16_gemm run this call, with its epilogue? */
 bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);

@@ -155,6 +155,6 @@ void large_gradient_launch(enum gemm_dtype dtype, const bf16_product &product, c
                                 update_rule<float>(rule),
                                 update.step,
                                 update.guard};
-    launch_cluster(launcher, "large_gradient_kernel", updating_kernel_of(dtype, rule.method, rule.moment1),
-                   dim3(blocks), THREADS, SHARED_BYTES, p.pair, p);
+    launch_dependent(launcher, "large_gradient_kernel", updating_kernel_of(dtype, rule.method, rule.moment1),
+                     dim3(blocks), THREADS, SHARED_BYTES, p.pair, p);
 }

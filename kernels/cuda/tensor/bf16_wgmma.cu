@@ -53,6 +53,7 @@ unsigned bf16_blocks(unsigned columns, const bf16_product &p, unsigned processor
 void bf16_launch(enum gemm_dtype dtype, enum gemm_op op, unsigned columns, const bf16_product &p,
                  unsigned processors, cuda_launcher &launcher) {
     using namespace bf16;
-    launch_cluster(launcher, dtype == GEMM_F16 ? "fp16_kernel" : "bf16_kernel", kernel_of(dtype, op, columns),
-                   dim3(bf16_blocks(columns, p, processors)), THREADS, SHARED_BYTES, p.pair * p.parts, p);
+    launch_dependent(launcher, dtype == GEMM_F16 ? "fp16_kernel" : "bf16_kernel",
+                     kernel_of(dtype, op, columns), dim3(bf16_blocks(columns, p, processors)), THREADS,
+                     SHARED_BYTES, p.pair * p.parts, p);
 }

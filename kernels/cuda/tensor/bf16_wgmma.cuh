@@ -1,5 +1,6 @@
-/* The kernel of the GEMMs of 16 bits on the tensor cores: T is __nv_bfloat16 or __half. STORE is what a warp
-   does with its sums: tile_store of bf16_store.cuh, or tile_update of bf16_gradient_large_wgmma.cu.
+/* The kernel of the GEMMs of 16 bits and of TF32 on the tensor cores: T is __nv_bfloat16, __half or float.
+   STORE is what a warp does with its sums: tile_store of bf16_store.cuh or tf32_store.cuh, or tile_update of
+   bf16_gradient_large_wgmma.cu.
 
    Idea       C in tiles of 128 x N, a thread block on each SM that takes one tile after the other. One thread
               copies 64 of k at a time to a ring buffer (tensor maps: any edges, and operands with k along the
@@ -10,12 +11,17 @@
               through distributed shared memory.
    Layout     a stage has the 128 rows of A, then the N columns of B: 128 bytes of k each or, where rows or
               columns are contiguous in memory, groups of 64 of them with 128 bytes for each k.
-   Bound by   tensor cores: about 790 TFLOP/s on an H200 */
+   TF32       half as many elements of k. A comes from registers, so that it may have k along its rows; B has k
+              along its columns.
+   Start      by programmatic dependent launch: barriers are ready when the kernel before ends.
+   Bound by   tensor cores: about 790 TFLOP/s on an H200, of TF32 450; both at the limit of power */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_WGMMA_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_BF16_WGMMA_CUH
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/tensor/bf16_store.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
+#include "kernels/cuda/tensor/tf32_fragments.cuh"
 #include "kernels/cuda/tensor/wgmma_bf16.cuh"
 
 namespace bf16 {
@@ -28,6 +34,8 @@ static const unsigned SHARED_BYTES = BARRIERS_AT + (2 * MOST_STAGES + WARPS + 1)
 
 static const unsigned A_BYTES = BF16_ROWS * 128, GROUP_BYTES = 64 * 128; /* of 64 rows or columns */
 template <int N> constexpr unsigned STAGE_BYTES = A_BYTES + N * 128;
+template <typename T> constexpr unsigned STAGE_K = 128 / sizeof(T);
+template <typename T> constexpr unsigned STEP_K = 32 / sizeof(T); /* of a wgmma */
 
 /* The place of a use of the ring buffer. */
 struct ring_place {
@@ -46,8 +54,8 @@ struct cluster_place {
         : rank(uniform(cluster_rank())), row(rank % p.pair), part(rank / p.pair) {}
 
     /* The first stage of k of this block. After part p.parts - 1: the number of stages. */
-    static __device__ unsigned first_stage(const bf16_product &p, unsigned part) {
-        return (p.k + BF16_K - 1) / BF16_K * part / p.parts;
+    template <typename T> static __device__ unsigned first_stage(const bf16_product &p, unsigned part) {
+        return (p.k + STAGE_K<T> - 1) / STAGE_K<T> * part / p.parts;
     }
 };
 
@@ -92,13 +100,14 @@ static __device__ void copy_b(const bf16_product &p, char *to, uint64_t *full, u
     }
 }
 
-template <bool A_T, bool B_T, int N>
+template <typename T, bool A_T, bool B_T, int N>
 static __device__ void copy_stage(const bf16_product &p, char *stage, uint64_t *full, unsigned row,
                                   unsigned column, unsigned k, const cluster_place &own) {
     mbarrier_expect_tx(full, STAGE_BYTES<N>);
     if constexpr (A_T) {
-        tensor_load(stage, p.a, row, k, full);
-        tensor_load(stage + GROUP_BYTES, p.a, row + 64, k, full);
+#pragma unroll
+        for (unsigned at = 0; at < BF16_ROWS; at += STAGE_K<T>)
+            tensor_load(stage + at * 128, p.a, row + at, k, full);
     } else {
         tensor_load(stage, p.a, k, row, full);
     }
@@ -110,19 +119,20 @@ static __device__ void copy_stage(const bf16_product &p, char *stage, uint64_t *
 }
 
 /* One thread. */
-template <bool A_T, bool B_T, int N>
+template <typename T, bool A_T, bool B_T, int N>
 static __device__ void produce(const bf16_product &p, char *shared, const ring_barriers &ring,
                                const cluster_place &own) {
     const schedule<N> all(p, own);
-    const unsigned first = own.first_stage(p, own.part), end = own.first_stage(p, own.part + 1);
+    const unsigned first = own.first_stage<T>(p, own.part), end = own.first_stage<T>(p, own.part + 1);
     unsigned row, column;
     ring_place use;
     for (unsigned turn = 0; all.at(turn, row, column); turn++)
         for (unsigned k = first; k < end; k++, use.next(p.stages)) {
             if (use.round) mbarrier_wait_alone(ring.empty + use.stage, use.round - 1);
-            copy_stage<A_T, B_T, N>(p, shared + use.stage * STAGE_BYTES<N>, ring.full + use.stage, row,
-                                    column, k * BF16_K, own);
+            copy_stage<T, A_T, B_T, N>(p, shared + use.stage * STAGE_BYTES<N>, ring.full + use.stage, row,
+                                       column, k * STAGE_K<T>, own);
         }
+    start_next_kernel();
 }
 
 /* Says to both blocks of a pair that this warp has read a stage. */
@@ -146,7 +156,8 @@ template <typename T, bool A_T, bool B_T, int N, typename F, typename G>
 static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, char *shared,
                                 const ring_barriers &ring, const cluster_place &own, ring_place &use,
                                 unsigned stages, unsigned group, F request, G prepare) {
-    const unsigned tail = own.part + 1 < p.parts ? 0 : p.k % BF16_K; /* of k, in a stage that is not full */
+    const unsigned tail =
+        own.part + 1 < p.parts ? 0 : p.k % STAGE_K<T>; /* of k, in a stage that is not full */
     const unsigned full = stages - (tail > 0);
     unsigned before = 0;
     const auto multiply_step = [&](unsigned step) {
@@ -174,7 +185,7 @@ static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, cha
     if (tail) {
         mbarrier_wait(ring.full + use.stage, use.round);
 #pragma unroll 1
-        for (unsigned step = 0; step * 16 < tail; step++) {
+        for (unsigned step = 0; step * STEP_K<T> < tail; step++) {
             wgmma_fence();
             multiply_step(step);
             wgmma_commit();
@@ -189,6 +200,56 @@ static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, cha
         release(ring.empty + use.stage, p.pair, own);
         use.next(p.stages);
     }
+}
+
+/* The same of TF32. A warpgroup loads A into registers, half a stage while the tensor cores have the other
+   half of it or of the stage before. Each half has its own registers, which wgmma reads until the wait. */
+template <bool A_T, int N, typename F, typename G>
+static __device__ void multiply_tf32(float (&sums)[N / 2], const bf16_product &p, char *shared,
+                                     const ring_barriers &ring, const cluster_place &own, ring_place &use,
+                                     unsigned stages, unsigned group, F request, G prepare) {
+    float first[2][4], second[2][4];
+    unsigned before = 0;
+    const auto multiply_half = [&](const float(&half)[2][4], const char *b) {
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 2; step++)
+            wgmma_tf32(sums, half[step], wgmma_swizzle128(b + step * 32), true);
+        wgmma_commit();
+    };
+    const auto stage = [&] { return shared + use.stage * STAGE_BYTES<N>; };
+    const auto load_half = [&](float(&half)[2][4], unsigned first_step) {
+        const char *const a = stage() + group * GROUP_BYTES;
+        if constexpr (A_T)
+            load_transposed(half, a, first_step);
+        else
+            load_fragments(half, a, first_step);
+    };
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) sums[i] = 0;
+    mbarrier_wait(ring.full + use.stage, use.round);
+    load_half(first, 0);
+#pragma unroll 1
+    for (unsigned k = 0; k < stages; k++) {
+        multiply_half(first, stage() + A_BYTES);
+        wgmma_wait<1>();
+        if (k)
+            release(ring.empty + before, p.pair, own);
+        else
+            request();
+        load_half(second, 2);
+        multiply_half(second, stage() + A_BYTES + 64);
+        wgmma_wait<1>();
+        before = use.stage;
+        use.next(p.stages);
+        if (k + 1 == stages) break;
+        mbarrier_wait(ring.full + use.stage, use.round);
+        load_half(first, 0);
+    }
+    prepare();
+    wgmma_wait<0>();
+    wgmma_done(sums);
+    release(ring.empty + before, p.pair, own);
 }
 
 /* Adds the sums of the parts of k, in the order of the parts: those of group g in part g, whose ring buffer
@@ -226,7 +287,7 @@ template <typename STORE, typename T, bool A_T, bool B_T, int N>
 static __device__ void consume(const typename STORE::product &p, char *shared, const ring_barriers &ring,
                                const cluster_place &own, uint64_t *arrived) {
     const schedule<N> all(p, own);
-    const unsigned stages = own.first_stage(p, own.part + 1) - own.first_stage(p, own.part);
+    const unsigned stages = own.first_stage<T>(p, own.part + 1) - own.first_stage<T>(p, own.part);
     STORE to(p, shared + p.stages * STAGE_BYTES<N>, arrived);
     if constexpr (STORE::PARTS) to.stores = p.parts == 1 || to.group == own.part;
     ring_place use;
@@ -234,8 +295,12 @@ static __device__ void consume(const typename STORE::product &p, char *shared, c
     for (unsigned turn = 0; all.at(turn, row, column); turn++) {
         float sums[N / 2];
         to.begin(row, column);
-        multiply<T, A_T, B_T, N>(
-            sums, p, shared, ring, own, use, stages, to.group, [&] { to.request(); }, [&] { to.prepare(); });
+        const auto request = [&] { to.request(); };
+        const auto prepare = [&] { to.prepare(); };
+        if constexpr (sizeof(T) == 4)
+            multiply_tf32<A_T, N>(sums, p, shared, ring, own, use, stages, to.group, request, prepare);
+        else
+            multiply<T, A_T, B_T, N>(sums, p, shared, ring, own, use, stages, to.group, request, prepare);
         if (STORE::PARTS && p.parts > 1) add_parts<N>(sums, p, shared, own, to.group, arrived + WARPS);
         to.store(sums);
     }
@@ -262,9 +327,10 @@ __global__ void __launch_bounds__(THREADS, 1) bf16_kernel(const __grid_constant_
         for (unsigned i = 0; i <= WARPS; i++) mbarrier_init(arrived + i);
     }
     cluster_barrier_of_reads(); /* mbarrier_init has a fence */
+    wait_for_kernels_before();
     if (uniform(threadIdx.x / GROUP) == GROUPS) {
         warpgroup_fewer_registers<COPY_REGISTERS>();
-        if (threadIdx.x == GROUPS * GROUP) produce<A_T, B_T, N>(p, shared, ring, own);
+        if (threadIdx.x == GROUPS * GROUP) produce<T, A_T, B_T, N>(p, shared, ring, own);
         __syncwarp();
         if (STORE::PARTS && p.parts > 1) cluster_barrier_of_reads(); /* that of add_parts */
     } else {

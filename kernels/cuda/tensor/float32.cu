@@ -22,9 +22,10 @@ static void *allocate(struct float32_workspace *workspace, size_t bytes, cuda_fa
     return memory;
 }
 
-bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, cuda_fault *fault) {
+bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, bool tf32,
+                            cuda_fault *fault) {
     const size_t bytes = FLOAT32_OPERANDS * sizeof *workspace->flags;
-    *workspace = {.open = float32_open(), .processors = processors};
+    *workspace = {.open = float32_open(), .transposes = tf32, .processors = processors};
     if (!workspace->open) return true;
     workspace->flags = (plane_flags *)allocate(workspace, bytes, fault);
     workspace->open = workspace->flags && CUDA_TRY(fault, cudaMemset(workspace->flags, 0, bytes)) &&
@@ -141,12 +142,40 @@ static float32_operand *take(struct float32_workspace *workspace, const split_so
 }
 
 planes float32_planes_of_c(struct float32_workspace *workspace, const struct gemm_call *call) {
-    float32_operand *const own =
-        workspace->open && call->dtype == GEMM_F32 ? find(workspace, source_c(*call)) : NULL;
+    float32_operand *const own = workspace->open && !workspace->transposes && call->dtype == GEMM_F32
+                                     ? find(workspace, source_c(*call))
+                                     : NULL;
     if (!own) return {};
     own->valid = true;
     own->last_call = workspace->calls;
     return own->source.to;
+}
+
+bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
+                                cuda_fault *fault) {
+    workspace->calls++;
+    return workspace->open && take(workspace, source_b(*call), fault);
+}
+
+static float32_transposed transposed_of(struct float32_workspace *workspace, const split_source &source) {
+    static_assert(2 * PLANE_BYTES == PLANE_SIDE * PLANE_SIDE * sizeof(float));
+    float32_operand *const own = workspace->open && workspace->transposes ? find(workspace, source) : NULL;
+    if (!own) return {};
+    const float32_transposed all = {(float *)own->source.to.blocks, own->source.to.row_blocks * PLANE_SIDE,
+                                    own->valid};
+    own->valid = true;
+    own->last_call = workspace->calls;
+    return all;
+}
+
+float32_transposed float32_transposed_of_b(struct float32_workspace *workspace,
+                                           const struct gemm_call *call) {
+    return transposed_of(workspace, source_b(*call));
+}
+
+float32_transposed float32_transposed_of_c(struct float32_workspace *workspace,
+                                           const struct gemm_call *call) {
+    return transposed_of(workspace, source_c(*call));
 }
 
 /* Bytes of scratch memory: bf16 planes of both operands, and sums of 64 rows of C. */

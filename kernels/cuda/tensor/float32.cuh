@@ -38,7 +38,8 @@ struct float32_operand {
    freed at the end: captured graphs use it. */
 enum { FLOAT32_OPERANDS = 64, FLOAT32_MOST_ALLOCATIONS = 256 };
 struct float32_workspace {
-    bool open; /* float32_open returned true */
+    bool open;       /* float32_open returned true */
+    bool transposes; /* operands are kept as their transpose, for TF32, and not as planes */
     unsigned processors;
     uint64_t calls;
     plane_flags *flags; /* of the operands */
@@ -50,7 +51,8 @@ struct float32_workspace {
 };
 
 /* Allocates the flags if the GPU is usable. False on an error. */
-bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, cuda_fault *fault);
+bool float32_workspace_open(struct float32_workspace *workspace, unsigned processors, bool tf32,
+                            cuda_fault *fault);
 void float32_workspace_close(struct float32_workspace *workspace);
 
 /* For every call that other kernels run: C changes, and A and B may have since they were read, unless the
@@ -61,6 +63,19 @@ void float32_forget_all(struct float32_workspace *workspace);
 /* The planes of C if an earlier call read it as an operand, for another kernel that writes them with C;
    `blocks` NULL: none. After float32_forget. */
 planes float32_planes_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
+
+/* Products of TF32 (tf32.cu) need B of a weight gradient as its transpose: B^T [n][ld], in the place of its
+   planes. With float32_transposed_of_c another kernel writes it with C; `values` NULL: not wanted. */
+struct float32_transposed {
+    float *values;
+    size_t ld;
+    bool valid; /* else the caller writes it */
+};
+bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
+                                cuda_fault *fault);
+/* After that, and float32_forget. */
+float32_transposed float32_transposed_of_b(struct float32_workspace *workspace, const struct gemm_call *call);
+float32_transposed float32_transposed_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
 
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */
 bool float32_supports(const struct float32_workspace *workspace, const struct gemm_call *call);

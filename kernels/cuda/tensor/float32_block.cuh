@@ -37,8 +37,11 @@ struct block_area {
         return lane % 16 * 4;
     }
     __device__ float4 *four(unsigned i) const {
-        const unsigned in_warp = i * 2 + lane / 16;
-        return (float4 *)(own + in_warp * 64 + (column() ^ (in_warp & 3) << 3));
+        return (float4 *)&at(i * 2 + lane / 16, column());
+    }
+    /* An element of the 16 rows of this warp. */
+    __device__ float &at(unsigned row_in_warp, unsigned column) const {
+        return own[row_in_warp * 64 + (column ^ (row_in_warp & 3) << 3)];
     }
 
     /* To the warp's memory: the largest magnitude of each column. */

@@ -119,21 +119,6 @@ static __device__ void multiply(float (&sums)[COLUMNS / 2], const char *shared, 
     wgmma_done(sums);
 }
 
-/* The fragments of B^T of a stage. In shared memory each k has two lines of 32 columns of B, 4 KB apart. */
-static __device__ void load_swapped(float (&of)[4][4], const char *b) {
-    const unsigned lane = threadIdx.x % 32, column = swapped_column(threadIdx.x / 32 % 4, lane);
-    const char *const half = b + column / 32 * (B_BYTES / 2) + column % 4 * 4;
-#pragma unroll
-    for (unsigned step = 0; step < 4; step++)
-#pragma unroll
-        for (unsigned i = 0; i < 2; i++) {
-            const unsigned k = lane % 4 + 4 * i;
-            const float2 two = *(const float2 *)(half + (8 * step + k) * LINE + ((column % 32 / 4 ^ k) << 4));
-            of[step][2 * i] = two.x;
-            of[step][2 * i + 1] = two.y;
-        }
-}
-
 /* A warpgroup: sums = the 64 columns of the tile, as rows of C^T, by its 64 rows of C, as columns. Fragments
    are loaded while the tensor cores have those of the stage before. */
 template <int GROUPS, int PARTS>
@@ -144,7 +129,7 @@ static __device__ void multiply_swapped(float (&sums)[COLUMNS / 2], const char *
     float even[4][4], odd[4][4];
     const auto load = [&](float(&of)[4][4]) {
         mbarrier_wait(bars.full + loaded.index, loaded.round);
-        load_swapped(of, shared + loaded.index * at::STAGE_BYTES + at::A_BYTES);
+        load_transposed(of, shared + loaded.index * at::STAGE_BYTES + at::A_BYTES);
         loaded.advance(stages);
     };
     const auto stage = [&](unsigned s, float(&now)[4][4], float(&later)[4][4]) {

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/tensor/bf16_store.cuh"
 #include "kernels/cuda/tensor/cluster.cuh"
+#include "kernels/cuda/tensor/tf32_fragments.cuh"
 
 namespace short_rows {
 
@@ -141,22 +142,16 @@ static __device__ void send(const float (&sums)[COLUMNS / 2], char *shared, cons
    C^T = B^T A^T it is the first operand, which may come from registers. */
 template <typename T, bool NN> constexpr bool SWAPS = NN && sizeof(T) == 4;
 
-/* The column of C that row lane / 4 of a warp's 16 rows of C^T is; row lane / 4 + 8 is the next column. In
-   this order the 16 lanes that read eight bytes at a time, four rows of k by four columns, use all banks. */
-static __device__ unsigned swapped_column(unsigned warp, unsigned lane) {
-    return warp / 2 * 32 + warp % 2 * 8 + lane / 8 % 2 * 16 + lane / 16 * 4 + lane / 4 % 2 * 2;
-}
-
 /* What a thread stores of each unit: two pairs of neighbours in a row of C, h = 0 and 1. A unit is 8 columns
    of C, and a pair has columns 2 (lane % 4) and the next one, in row lane / 4 + 8 h of its warp's 16.
-   SWAPPED: a unit is 8 rows of C, and a pair has swapped_column and the next one, in row 2 (lane % 4) + h. */
+   SWAPPED: a unit is 8 rows of C, and a pair has transposed_row and the next one, in row 2 (lane % 4) + h. */
 template <bool SWAPPED, int PARTS> struct place {
     unsigned row, column;
 
     __device__ explicit place(const share<PARTS> &own) {
         const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         row = SWAPPED ? warp / 4 * 64 + own.first_unit * 8 + lane % 4 * 2 : warp * 16 + lane / 4;
-        column = own.column0 + (SWAPPED ? swapped_column(warp % 4, lane) : own.first_unit * 8 + lane % 4 * 2);
+        column = own.column0 + (SWAPPED ? transposed_row(warp % 4, lane) : own.first_unit * 8 + lane % 4 * 2);
     }
 
     __device__ unsigned row_of(unsigned unit, unsigned h) const {
