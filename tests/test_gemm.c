@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "src/backend/backend_options.h"
 #include "src/backend/registry.h"
 #include "src/backend/verify.h"
 #include "src/base/rng.h"
@@ -32,76 +33,105 @@ static void every_variant_is_in_the_list(void **state) {
     assert_true(to_f32 && twice > 1000);
 }
 
-/* Runs the whole case list on `compute`, then closes it. */
-static void verify_all(struct compute *compute) {
-    size_t checked, skipped, supported = 0;
-    if (support_stride() > 1) {
-        for (size_t i = 0; i < verify_case_count(); i += support_stride()) {
-            const struct verify_case test = verify_case_at(i);
-            assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
-        }
-        compute_close(compute);
-        return;
+/* Backends that run the same cases. */
+struct together {
+    struct compute opened[VERIFY_TOGETHER], *computes[VERIFY_TOGETHER];
+    size_t count;
+};
+
+/* Opens a backend on two threads. False, saying why, if it was not built or the processor lacks its
+   instructions. */
+static bool opens(struct compute *compute, const char *name) {
+    const struct gemm_backend *backend;
+    const char *isa = strstr(name, "isa=");
+    const struct compute_options options = {.threads = 2, .options = backend_options_in(name)};
+    enum status status = registry_find(name, &backend);
+    if (!status) {
+        status = compute_open(compute, backend, &options);
+        if (!isa) assert_status(status, STATUS_OK);
     }
-    assert_status(verify_backend(compute, &checked, &skipped), STATUS_OK);
+    if (status) {
+        if (isa) assert_says(status_message(), "it supports");
+        print_message("skipped: %s\n", status_message());
+        return false;
+    }
+    if (isa) assert_int_equal(strncmp(compute->description, isa + 4, strlen(isa + 4)), 0);
+    return true;
+}
+
+/* Opens those that can be used here of a list that ends with NULL. */
+static void open_together(struct together *together, const char *const *names) {
+    together->count = 0;
+    for (; *names; names++) {
+        struct compute *compute = &together->opened[together->count];
+        if (opens(compute, *names)) together->computes[together->count++] = compute;
+    }
+}
+
+static void close_together(struct together *together) {
+    for (size_t i = 0; i < together->count; i++) compute_close(together->computes[i]);
+}
+
+/* All cases that the backend supports ran; so do its batches, and the same call again and again. */
+static void expect_complete(struct compute *compute, size_t checked) {
+    size_t supported = 0, batches = 0, refused = 0;
     for (size_t i = 0; i < verify_case_count(); i++) {
         const struct verify_case test = verify_case_at(i);
         const bool plain = !test.epilogue && !test.backward;
         supported += compute->backend->supports(test.dtype, test.op) && (plain || compute->backend->fuses);
     }
-    size_t batches = 0, refused = 0;
+    assert_int_equal(checked, supported);
     assert_status(verify_batches(compute, &batches, &refused), STATUS_OK);
     assert_true((batches > 0) == (compute->backend->gemm_batch != NULL));
-    assert_int_equal(checked, supported + batches);
-    assert_int_equal(checked + skipped, verify_case_count() + batches + refused);
-    compute_close(compute);
+    assert_status(verify_steady(compute), STATUS_OK);
 }
 
-static void verify_by_name(const char *name, int threads) {
-    struct compute compute;
-    support_open(&compute, name, threads);
-    verify_all(&compute);
-}
-
-static void serial_is_right(void **state) {
+/* The whole list. */
+static void every_backend_is_right(void **state) {
     (void)state;
-    verify_by_name("serial", 1);
-}
-
-static void openmp_is_right(void **state) {
-    (void)state;
-    verify_by_name("openmp", 2);
-}
-
-static void openblas_is_right(void **state) {
-    (void)state;
-    verify_by_name("openblas", 2);
-}
-
-/* Skips the test if the processor lacks these instructions. */
-static void open_tuned(struct compute *compute, const char *isa, int threads) {
-    const struct gemm_backend *backend;
-    char text[32];
-    snprintf(text, sizeof text, "isa=%s", isa);
-    const struct compute_options options = {.threads = threads, .options = text};
-    assert_status(registry_find("tuned", &backend), STATUS_OK);
-    if (compute_open(compute, backend, &options) == STATUS_OK) {
-        assert_int_equal(strncmp(compute->description, isa, strlen(isa)), 0);
-        return;
+    static const char *const names[] = {
+        "serial",           "openmp",         "openblas",           "tuned:isa=avx512bf16",
+        "tuned:isa=avx512", "tuned:isa=avx2", "tuned:isa=portable", NULL};
+    struct together together;
+    size_t checked[VERIFY_TOGETHER] = {0};
+    open_together(&together, names);
+    for (size_t i = 0; i < verify_case_count(); i += support_stride()) {
+        const struct verify_case test = verify_case_at(i);
+        bool skipped[VERIFY_TOGETHER];
+        assert_status(verify_gemm_together(together.computes, together.count, &test, skipped), STATUS_OK);
+        for (size_t j = 0; j < together.count; j++) checked[j] += !skipped[j];
     }
-    assert_says(status_message(), "it supports");
-    print_message("skipped: %s\n", status_message());
-    skip();
+    for (size_t j = 0; j < together.count && support_stride() == 1; j++)
+        expect_complete(together.computes[j], checked[j]);
+    close_together(&together);
 }
 
-static void tuned_is_right(void **state) {
-    struct compute compute;
-    open_tuned(&compute, *state, 2);
-    verify_all(&compute);
+static bool only_f32(enum gemm_dtype dtype, enum gemm_op op) {
+    return dtype == GEMM_F32 && op != GEMM_TT;
 }
+
+/* verify_backend runs the list, batches and all. */
+static void all_cases_are_counted(void **state) {
+    (void)state;
+    if (support_stride() > 1) skip();
+    struct compute compute;
+    size_t checked, skipped, batches = 0, refused = 0;
+    support_open(&compute, "tuned", 2);
+    struct gemm_backend less = *compute.backend;
+    less.supports = only_f32;
+    compute.backend = &less;
+    assert_status(verify_backend(&compute, &checked, &skipped), STATUS_OK);
+    assert_status(verify_batches(&compute, &batches, &refused), STATUS_OK);
+    assert_true(batches > 0 && refused > 0);
+    assert_int_equal(checked + skipped, verify_case_count() + batches + refused);
+    expect_complete(&compute, checked - batches);
+    compute_close(&compute);
+}
+
+static const char *const tuned_kernels[] = {"tuned:isa=avx512", "tuned:isa=avx2", "tuned:isa=portable", NULL};
 
 /* Verifies m x n x k for each op and dtype, with and without padding, with and without reading C. */
-static void verify_narrow(struct compute *compute, size_t m, size_t n, size_t k) {
+static void verify_narrow(struct together *together, size_t m, size_t n, size_t k) {
     for (size_t variant = 0; variant < 48; variant++) {
         const struct verify_case test = {.op = (enum gemm_op)(variant % 3),
                                          .dtype = variant / 3 % 2 ? GEMM_F64 : GEMM_F32,
@@ -113,34 +143,37 @@ static void verify_narrow(struct compute *compute, size_t m, size_t n, size_t k)
                                          .n = n,
                                          .k = k,
                                          .seed = variant + 48 * (m + n + k)};
-        assert_status(verify_gemm(compute, &test, NULL), STATUS_OK);
+        bool skipped[VERIFY_TOGETHER];
+        assert_status(verify_gemm_together(together->computes, together->count, &test, skipped), STATUS_OK);
     }
 }
 
 /* tuned has separate loops for small n and small k: each small size; then several blocks of k, several strips
    of rows, and a large C. */
 static void tuned_is_right_where_it_is_narrow(void **state) {
-    struct compute compute;
-    open_tuned(&compute, *state, 2);
+    (void)state;
+    struct together together;
+    open_together(&together, tuned_kernels);
     for (size_t few = 1; few <= 17; few += support_stride() > 1 ? 4 : 1) {
-        verify_narrow(&compute, 83, few, 75);
-        verify_narrow(&compute, 19, 70, few);
+        verify_narrow(&together, 83, few, 75);
+        verify_narrow(&together, 19, 70, few);
     }
-    verify_narrow(&compute, 21, 10, 3001);
+    verify_narrow(&together, 21, 10, 3001);
     if (support_stride() == 1) {
-        verify_narrow(&compute, 9001, 7, 70);
-        verify_narrow(&compute, 1100, 2048, 9);
+        verify_narrow(&together, 9001, 7, 70);
+        verify_narrow(&together, 1100, 2048, 9);
     }
-    compute_close(&compute);
+    close_together(&together);
 }
 
 /* tuned also packs A if n is large: partial tiles and micro-panels, several blocks of k and of n. */
 static void tuned_is_right_where_it_packs(void **state) {
-    struct compute compute;
-    open_tuned(&compute, *state, 2);
-    verify_narrow(&compute, 37, 1101, 70);
-    if (support_stride() == 1) verify_narrow(&compute, 269, 291, 500);
-    compute_close(&compute);
+    (void)state;
+    struct together together;
+    open_together(&together, tuned_kernels);
+    verify_narrow(&together, 37, 1101, 70);
+    if (support_stride() == 1) verify_narrow(&together, 269, 291, 500);
+    close_together(&together);
 }
 
 static void fill(enum gemm_dtype dtype, void *values, size_t count, uint32_t substream) {
@@ -307,10 +340,6 @@ static void unknown_backends(void **state) {
     assert_status(registry_find("auto", &backend), STATUS_OK);
 }
 
-static bool only_f32(enum gemm_dtype dtype, enum gemm_op op) {
-    return dtype == GEMM_F32 && op != GEMM_TT;
-}
-
 /* A backend without the requested precision names the backends that have it. */
 static void precisions_elsewhere(void **state) {
     (void)state;
@@ -331,19 +360,10 @@ static void precisions_elsewhere(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_is_in_the_list),
-        cmocka_unit_test(serial_is_right),
-        cmocka_unit_test(openmp_is_right),
-        cmocka_unit_test(openblas_is_right),
-        cmocka_unit_test_prestate(tuned_is_right, "avx512bf16"),
-        cmocka_unit_test_prestate(tuned_is_right, "avx512"),
-        cmocka_unit_test_prestate(tuned_is_right, "avx2"),
-        cmocka_unit_test_prestate(tuned_is_right, "portable"),
-        cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "avx512"),
-        cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "avx2"),
-        cmocka_unit_test_prestate(tuned_is_right_where_it_is_narrow, "portable"),
-        cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "avx512"),
-        cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "avx2"),
-        cmocka_unit_test_prestate(tuned_is_right_where_it_packs, "portable"),
+        cmocka_unit_test(every_backend_is_right),
+        cmocka_unit_test(all_cases_are_counted),
+        cmocka_unit_test(tuned_is_right_where_it_is_narrow),
+        cmocka_unit_test(tuned_is_right_where_it_packs),
         cmocka_unit_test(openmp_equals_serial_bit_for_bit),
         cmocka_unit_test(tuned_has_the_same_bits_on_any_threads),
         cmocka_unit_test(nan_propagates),

@@ -18,51 +18,92 @@ static const unsigned char GUARD_BYTE = 0xFF; /* as a float or a double: NaN */
 
 enum { A, B, C, BIAS, PRE, OUTPUT, BUFFERS }; /* BIAS: the bias or its gradient */
 
-/* The buffers of one case: on the host, and the same on the device. */
-struct workspace {
-    size_t bytes[BUFFERS];
-    bool guarded; /* what is only read lies next to a page that cannot be accessed */
-    bool at_end;  /* in front of that page, else behind it */
-    void *host[BUFFERS], *device[BUFFERS];
-    unsigned char *result;          /* room for the largest buffer */
-    double *want, *bound, *allowed; /* allowed: the bound plus the rounding of C */
+/* What a buffer that the call writes should hold, dense m x n, and the error allowed for each element. */
+struct expected {
+    double *want, *allowed;
 };
 
-static bool is_guarded(const struct workspace *work, int buffer) {
-    return work->guarded && (buffer == A || buffer == B || buffer == BIAS); /* C has guard bytes */
+/* A call and the structs that it points to, on the host's buffers or on the device's. */
+struct pointed_call {
+    struct gemm_call call;
+    struct gemm_epilogue epilogue;
+    struct gemm_backward backward;
+};
+
+/* A case: its inputs on the host, and what the oracle expects of every backend. */
+struct prepared {
+    const struct verify_case *test;
+    struct oracle_inputs inputs;
+    size_t bytes[BUFFERS], guard; /* guard: bytes in front of C */
+    void *host[BUFFERS];
+    struct pointed_call call;
+    struct expected c, pre;       /* pre: only if the epilogue stores it */
+    unsigned char *result, *sums; /* downloaded: any buffer; the gradient of the bias */
+};
+
+/* A backend that runs the case. */
+struct candidate {
+    struct compute *compute;
+    bool guarded; /* what is only read lies next to a page that cannot be accessed */
+    void *device[BUFFERS];
+    struct pointed_call call;
+};
+
+static bool is_guarded(const struct candidate *candidate, int buffer) {
+    return candidate->guarded && (buffer == A || buffer == B || buffer == BIAS); /* C has guard bytes */
 }
 
-static void workspace_free(struct compute *compute, struct workspace *work) {
+static void prepared_free(struct prepared *prepared) {
+    for (int i = 0; i < BUFFERS; i++) free(prepared->host[i]);
+    free(prepared->c.want);
+    free(prepared->c.allowed);
+    free(prepared->pre.want);
+    free(prepared->pre.allowed);
+    free(prepared->result);
+    free(prepared->sums);
+}
+
+static bool expected_alloc(struct expected *expected, size_t elements) {
+    expected->want = malloc((elements + 1) * sizeof *expected->want); /* + 1: not NULL if m = 0 */
+    expected->allowed = malloc((elements + 1) * sizeof *expected->allowed);
+    return expected->want && expected->allowed;
+}
+
+static enum status prepared_alloc(struct prepared *prepared) {
+    const struct verify_case *test = prepared->test;
+    size_t largest = 1;
+    bool all = expected_alloc(&prepared->c, test->m * test->n) &&
+               (!test->keeps_pre || expected_alloc(&prepared->pre, test->m * test->n));
     for (int i = 0; i < BUFFERS; i++) {
-        free(work->host[i]);
-        if (!is_guarded(work, i)) compute->device.driver->free(&compute->device, work->device[i]);
+        prepared->host[i] = malloc(prepared->bytes[i] + 1); /* + 1: not NULL if k = 0 */
+        all = all && prepared->host[i];
+        if (prepared->bytes[i] > largest) largest = prepared->bytes[i];
     }
-    free(work->result);
-    free(work->want);
-    free(work->bound);
-    free(work->allowed);
+    prepared->result = malloc(largest);
+    prepared->sums = malloc(prepared->bytes[BIAS] + 1);
+    all = all && prepared->result && prepared->sums;
+    return all ? STATUS_OK : status_set(STATUS_FAILED, "out of memory");
 }
 
-/* Kept from case to case: to map these pages takes longer than most products. */
+static void candidate_free(struct candidate *candidate) {
+    struct device *device = &candidate->compute->device;
+    for (int i = 0; i < BUFFERS; i++)
+        if (!is_guarded(candidate, i)) device->driver->free(device, candidate->device[i]);
+}
+
+/* Kept from case to case: to map these pages takes longer than most products. Backends take turns on them. */
 static _Thread_local struct pages_guarded guarded[BUFFERS];
 
-static enum status workspace_alloc(struct compute *compute, struct workspace *work, size_t elements) {
-    struct device *device = &compute->device;
+/* The read buffers lie in front of a page that cannot be accessed, or behind it. */
+static enum status candidate_alloc(struct candidate *candidate, const struct prepared *prepared) {
+    struct device *device = &candidate->compute->device;
+    const bool at_end = prepared->test->seed % 2;
     for (int i = 0; i < BUFFERS; i++) {
-        work->host[i] = malloc(work->bytes[i] + 1); /* + 1: not NULL if k = 0 */
-        work->device[i] = is_guarded(work, i) ? pages_guarded_take(&guarded[i], work->bytes[i], work->at_end)
-                                              : device->driver->alloc(device, work->bytes[i]);
-        if (!work->host[i] || !work->device[i]) return status_set(STATUS_FAILED, "out of memory");
+        candidate->device[i] = is_guarded(candidate, i)
+                                   ? pages_guarded_take(&guarded[i], prepared->bytes[i], at_end)
+                                   : device->driver->alloc(device, prepared->bytes[i]);
+        if (!candidate->device[i]) return status_set(STATUS_FAILED, "out of memory");
     }
-    size_t largest = 1;
-    for (int i = 0; i < BUFFERS; i++)
-        if (work->bytes[i] > largest) largest = work->bytes[i];
-    work->result = malloc(largest);
-    work->want = malloc((elements + 1) * sizeof *work->want);
-    work->bound = malloc((elements + 1) * sizeof *work->bound);
-    work->allowed = malloc((elements + 1) * sizeof *work->allowed);
-    if (!work->result || !work->want || !work->bound || !work->allowed)
-        return status_set(STATUS_FAILED, "out of memory");
     return STATUS_OK;
 }
 
@@ -116,81 +157,84 @@ static struct oracle_inputs inputs_of(const struct compute *compute, const struc
 }
 
 /* Is the root mean square of the errors bounded, too? */
-static bool bounds_rms(const struct compute *compute, const struct verify_case *test) {
-    return !gemm_is_16bit(test->dtype) && inputs_of(compute, test).rounding == 0 && !test->integers &&
+static bool bounds_rms(const struct prepared *prepared) {
+    const struct verify_case *test = prepared->test;
+    return !gemm_is_16bit(test->dtype) && prepared->inputs.rounding == 0 && !test->integers &&
            !test->epilogue && !test->backward && test->values != VERIFY_TINY &&
            test->values != VERIFY_SPECIAL && test->k >= ORACLE_RMS_TERMS &&
            test->m * test->n >= ORACLE_RMS_ELEMENTS;
 }
 
-static enum status check_rms(struct compute *compute, const struct verify_case *test,
-                             const struct workspace *work, const struct gemm_call *call, size_t guard) {
+static enum status check_rms(const struct candidate *candidate, const struct prepared *prepared) {
+    const struct verify_case *test = prepared->test;
     char what[300];
-    if (!bounds_rms(compute, test)) return STATUS_OK;
-    const double rms =
-        oracle_rms(test->dtype, test->m, test->n, work->result + guard, call->ldc, work->want, work->allowed);
+    if (!bounds_rms(prepared)) return STATUS_OK;
+    const double rms = oracle_rms(test->dtype, test->m, test->n, prepared->result + prepared->guard,
+                                  prepared->call.call.ldc, prepared->c.want, prepared->c.allowed);
     if (rms <= ORACLE_RMS) return STATUS_OK;
     snprintf(
         what, sizeof what,
         "each element of C is within its bound, but the root mean square of the errors is %.2g of it, and "
         "that of %s sums at most %.2g: is the mantissa of an operand or of a sum too short?",
         rms, dtype_name(test->dtype), ORACLE_RMS);
-    return failure(compute, what);
+    return failure(candidate->compute, what);
 }
 
-/* Compares buffer C or PRE with the oracle. */
-static enum status check(struct compute *compute, const struct verify_case *test, struct workspace *work,
-                         int buffer, const struct gemm_call *call, size_t guard) {
-    struct device *device = &compute->device;
+static void download(const struct candidate *candidate, const struct prepared *prepared, int buffer,
+                     void *to) {
+    struct device *device = &candidate->compute->device;
+    device->driver->download(device, to, candidate->device[buffer], prepared->bytes[buffer]);
+}
+
+/* Compares buffer C or PRE with what is expected. */
+static enum status check(const struct candidate *candidate, const struct prepared *prepared, int buffer) {
+    const struct verify_case *test = prepared->test;
+    const struct gemm_call *call = &prepared->call.call;
+    const struct expected *expected = buffer == C ? &prepared->c : &prepared->pre;
+    const void *const got = prepared->result + prepared->guard;
     struct oracle_mismatch worst = {0};
     char what[400];
-    device->driver->download(device, work->result, work->device[buffer], work->bytes[buffer]);
-    if (!guards_intact(test, work->result, work->bytes[buffer], call->ldc))
-        return failure(compute,
+    download(candidate, prepared, buffer, prepared->result);
+    if (!guards_intact(test, prepared->result, prepared->bytes[buffer], call->ldc))
+        return failure(candidate->compute,
                        buffer == C ? "it wrote outside C" : "it wrote outside the input of the activation");
-    for (size_t i = 0; i < test->m * test->n; i++) /* a C of 16 bits is rounded once, unless it is exact */
-        work->allowed[i] =
-            work->bound[i] +
-            (is_exact(test) ? 0 : dtype_rounding(dtype_of_c(call), fabs(work->want[i]) + work->bound[i]));
-    if (test->backward) oracle_saturate(call, work->want, work->allowed);
-    if (oracle_compare(dtype_of_c(call), test->m, test->n, work->result + guard, call->ldc, work->want,
-                       work->allowed, &worst))
-        return check_rms(compute, test, work, call, guard);
+    if (oracle_compare(dtype_of_c(call), test->m, test->n, got, call->ldc, expected->want, expected->allowed,
+                       &worst))
+        return buffer == C ? check_rms(candidate, prepared) : STATUS_OK;
     snprintf(what, sizeof what, "%s[%zu][%zu] is %.9g, should be %.9g within %.2g",
              buffer == C ? "C" : "the input of the activation", worst.row, worst.col,
              isnan(worst.got) ? (double)NAN : worst.got /* not -nan */, worst.want, worst.bound);
     if (!test->epilogue && !test->backward) {
-        const struct wrong_result wrong = {call, work->result + guard, work->want, work->allowed,
-                                           inputs_of(compute, test)};
+        const struct wrong_result wrong = {call, got, expected->want, expected->allowed, prepared->inputs};
         verify_hint(&wrong, what, sizeof what);
     }
-    return failure(compute, what);
+    return failure(candidate->compute, what);
 }
 
 /* The gradient of the bias must be the column sums of C as stored, which `check` left in `result`. */
-static enum status check_sums(struct compute *compute, const struct verify_case *test, struct workspace *work,
-                              const struct gemm_call *call, size_t guard) {
-    struct device *device = &compute->device;
+static enum status check_sums(const struct candidate *candidate, const struct prepared *prepared) {
+    const struct verify_case *test = prepared->test;
+    const struct gemm_call *call = &prepared->call.call;
     const enum gemm_dtype real = dtype_of_sums(test->dtype);
-    device->driver->download(device, work->host[BIAS], work->device[BIAS], work->bytes[BIAS]);
+    download(candidate, prepared, BIAS, prepared->sums);
     for (size_t j = 0; j < test->n; j++) {
         double sum = 0, magnitude = 0;
         for (size_t i = 0; i < test->m; i++) {
-            const double value = dtype_get(dtype_of_c(call), work->result + guard, i * call->ldc + j);
+            const double value =
+                dtype_get(dtype_of_c(call), prepared->result + prepared->guard, i * call->ldc + j);
             sum += value;
             magnitude += fabs(value);
         }
-        const double got = dtype_get(real, work->host[BIAS], j) / gemm_bias_scale(call);
+        const double got = dtype_get(real, prepared->sums, j) / gemm_bias_scale(call);
         if (!(fabs(got - sum) <= (double)(test->m + 4) * dtype_epsilon(real) * magnitude))
-            return failure(compute, "the gradient of the bias is not the sum of the columns");
+            return failure(candidate->compute, "the gradient of the bias is not the sum of the columns");
     }
     return STATUS_OK;
 }
 
 /* What the call only reads must be as uploaded, padding included. */
-static enum status check_inputs(struct compute *compute, const struct verify_case *test,
-                                struct workspace *work) {
-    struct device *device = &compute->device;
+static enum status check_inputs(const struct candidate *candidate, const struct prepared *prepared) {
+    const struct verify_case *test = prepared->test;
     const bool input[BUFFERS] = {
         [A] = true, [B] = true, [BIAS] = test->epilogue, [PRE] = test->backward, [OUTPUT] = test->backward};
     static const char *const what[BUFFERS] = {"it wrote to A",
@@ -201,28 +245,12 @@ static enum status check_inputs(struct compute *compute, const struct verify_cas
                                               "it wrote to the stored output of the activation"};
     for (int i = 0; i < BUFFERS; i++) {
         if (!input[i]) continue;
-        device->driver->download(device, work->result, work->device[i], work->bytes[i]);
-        if (memcmp(work->result, work->host[i], work->bytes[i]) != 0) return failure(compute, what[i]);
+        download(candidate, prepared, i, prepared->result);
+        if (memcmp(prepared->result, prepared->host[i], prepared->bytes[i]) != 0)
+            return failure(candidate->compute, what[i]);
     }
     return STATUS_OK;
 }
-
-/* Integers are exact; in 16 bits after one rounding. */
-static void expect_equality(const struct gemm_call *call, struct workspace *work) {
-    for (size_t i = 0; i < call->m * call->n; i++) {
-        double exact = 0;
-        dtype_set(dtype_of_c(call), &exact, 0, work->want[i]);
-        work->want[i] = dtype_get(dtype_of_c(call), &exact, 0);
-        work->bound[i] = 0;
-    }
-}
-
-/* A call and the structs that it points to, on the host's buffers or on the device's. */
-struct pointed_call {
-    struct gemm_call call;
-    struct gemm_epilogue epilogue;
-    struct gemm_backward backward;
-};
 
 /* `shape` has everything but pointers; `guard` bytes lie in front of C. */
 static void point_call(struct pointed_call *to, const struct gemm_call *shape, const struct verify_case *test,
@@ -243,56 +271,74 @@ static void point_call(struct pointed_call *to, const struct gemm_call *shape, c
     to->call.backward = test->backward ? &to->backward : NULL;
 }
 
-/* The expected C before the activation of the epilogue, and its bound. */
-static enum status compute_expected(const struct compute *compute, const struct verify_case *test,
-                                    const struct gemm_call *call, struct workspace *work) {
-    const enum status status = oracle_product(call, inputs_of(compute, test), work->want, work->bound);
-    if (status) return status;
-    if (test->epilogue) {
-        oracle_add_bias(call, work->want, work->bound);
-    } else if (test->backward) {
-        oracle_backward(call, work->want, work->bound);
-    } else if (is_exact(test)) {
-        expect_equality(call, work);
+/* A result of 16 bits is rounded once; integers are exact before it. */
+static void allow_rounding(const struct prepared *prepared, const struct expected *expected) {
+    const enum gemm_dtype dtype = dtype_of_c(&prepared->call.call);
+    const size_t elements = prepared->test->m * prepared->test->n;
+    for (size_t i = 0; i < elements; i++) {
+        double exact = 0;
+        if (is_exact(prepared->test)) {
+            dtype_set(dtype, &exact, 0, expected->want[i]);
+            expected->want[i] = dtype_get(dtype, &exact, 0);
+            expected->allowed[i] = 0;
+        } else {
+            expected->allowed[i] += dtype_rounding(dtype, fabs(expected->want[i]) + expected->allowed[i]);
+        }
     }
+}
+
+/* What the oracle expects of the inputs in the host's buffers. */
+static enum status compute_expected(struct prepared *prepared) {
+    const struct verify_case *test = prepared->test;
+    const struct gemm_call *call = &prepared->call.call;
+    const struct expected *c = &prepared->c, *pre = &prepared->pre;
+    const size_t bytes = test->m * test->n * sizeof *c->want;
+    const enum status status = oracle_product(call, prepared->inputs, c->want, c->allowed);
+    if (status) return status;
+    if (test->epilogue) oracle_add_bias(call, c->want, c->allowed);
+    if (test->keeps_pre) {
+        memcpy(pre->want, c->want, bytes);
+        memcpy(pre->allowed, c->allowed, bytes);
+        allow_rounding(prepared, pre);
+    }
+    if (test->epilogue) oracle_activate(call, c->want, c->allowed);
+    if (test->backward) oracle_backward(call, c->want, c->allowed);
+    allow_rounding(prepared, c);
+    if (test->backward) oracle_saturate(call, c->want, c->allowed);
     return STATUS_OK;
 }
 
 /* One call on the inputs in the host's buffers, and its checks. */
-static enum status run_round(struct compute *compute, const struct verify_case *test, struct workspace *work,
-                             const struct gemm_call *on_host, const struct gemm_call *on_device,
-                             size_t guard) {
+static enum status run_round(const struct candidate *candidate, const struct prepared *prepared) {
+    struct compute *compute = candidate->compute;
     struct device *device = &compute->device;
     const struct device_driver *driver = device->driver;
-    enum status status = compute_expected(compute, test, on_host, work);
-    if (status) return status;
-    for (int i = 0; i < BUFFERS; i++) driver->upload(device, work->device[i], work->host[i], work->bytes[i]);
+    for (int i = 0; i < BUFFERS; i++)
+        driver->upload(device, candidate->device[i], prepared->host[i], prepared->bytes[i]);
     struct surroundings before, after;
     surroundings_observe(&before);
-    status = compute_gemm(compute, on_device);
+    enum status status = compute_gemm(compute, &candidate->call.call);
     if (!status) status = driver->synchronize(device);
     if (status) return failure(compute, status_message()); /* every shape is valid */
     surroundings_observe(&after);
     const char *change = surroundings_changed(&before, &after);
     if (change) return failure(compute, change);
-    status = check_inputs(compute, test, work);
-    if (status) return status;
-    if (test->keeps_pre) status = check(compute, test, work, PRE, on_host, guard);
-    if (status) return status;
-    if (test->epilogue) oracle_activate(on_host, work->want, work->bound);
-    status = check(compute, test, work, C, on_host, guard);
-    return status || !test->backward ? status : check_sums(compute, test, work, on_host, guard);
+    status = check_inputs(candidate, prepared);
+    if (!status && prepared->test->keeps_pre) status = check(candidate, prepared, PRE);
+    if (!status) status = check(candidate, prepared, C);
+    return status || !prepared->test->backward ? status : check_sums(candidate, prepared);
 }
 
 /* Fills all buffers with the guard byte, then draws the inputs of this round. */
-static void draw_inputs(const struct verify_case *test, const struct gemm_call *call, struct workspace *work,
-                        uint32_t round) {
+static void draw_inputs(const struct prepared *prepared, uint32_t round) {
+    const struct verify_case *test = prepared->test;
+    const struct gemm_call *call = &prepared->call.call;
     const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
     const enum gemm_dtype c_dtype = dtype_of_c(call), real = dtype_of_sums(test->dtype);
     const size_t start = GUARD_ROWS * call->ldc;
-    void *const *host = work->host;
+    void *const *host = prepared->host;
     uint64_t random = 2 * test->seed + round;
-    for (int i = 0; i < BUFFERS; i++) memset(host[i], GUARD_BYTE, work->bytes[i]);
+    for (int i = 0; i < BUFFERS; i++) memset(host[i], GUARD_BYTE, prepared->bytes[i]);
     verify_fill(test->integers, test->dtype, &random, host[A], ta ? test->k : test->m, ta ? test->m : test->k,
                 call->lda);
     verify_fill(test->integers, test->dtype, &random, host[B], tb ? test->n : test->k, tb ? test->k : test->n,
@@ -313,52 +359,83 @@ static void draw_inputs(const struct verify_case *test, const struct gemm_call *
     }
 }
 
-enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
-    bool ignored;
-    if (!skipped) skipped = &ignored;
-    note(test);
-    *skipped = !compute->backend->supports(test->dtype, test->op);
-    if (*skipped) return STATUS_OK;
-
+/* Allocates the case; its inputs are not drawn yet. */
+static enum status prepare(struct prepared *prepared, const struct verify_case *test,
+                           const struct compute *compute) {
     const bool ta = gemm_transposes_a(test->op), tb = gemm_transposes_b(test->op);
     const size_t a_rows = ta ? test->k : test->m, a_cols = ta ? test->m : test->k;
     const size_t b_rows = tb ? test->n : test->k, b_cols = tb ? test->k : test->n;
-    struct gemm_call call = {.dtype = test->dtype,
-                             .c_f32 = test->c_f32,
-                             .op = test->op,
-                             .m = test->m,
-                             .n = test->n,
-                             .k = test->k,
-                             .alpha = test->alpha,
-                             .beta = test->beta,
-                             .lda = a_cols + test->pad,
-                             .ldb = b_cols + test->pad,
-                             .ldc = test->n + test->pad,
-                             .as_update = test->as_update};
+    const struct gemm_call call = {.dtype = test->dtype,
+                                   .c_f32 = test->c_f32,
+                                   .op = test->op,
+                                   .m = test->m,
+                                   .n = test->n,
+                                   .k = test->k,
+                                   .alpha = test->alpha,
+                                   .beta = test->beta,
+                                   .lda = a_cols + test->pad,
+                                   .ldb = b_cols + test->pad,
+                                   .ldc = test->n + test->pad,
+                                   .as_update = test->as_update};
     const enum gemm_dtype c_dtype = dtype_of_c(&call), real = dtype_of_sums(test->dtype);
-    const size_t c_size = dtype_size(c_dtype);
-    const size_t c_bytes = (test->m + 2 * GUARD_ROWS) * call.ldc * c_size;
-    struct workspace work = {
-        .guarded = compute->device.driver->host_memory,
-        .at_end = test->seed % 2,
+    const size_t row = call.ldc * dtype_size(c_dtype), c_bytes = (test->m + 2 * GUARD_ROWS) * row;
+    *prepared = (struct prepared){
+        .test = test,
+        .inputs = inputs_of(compute, test),
+        .guard = GUARD_ROWS * row,
         .bytes = {[A] = dtype_span(test->dtype, a_rows, a_cols, call.lda),
                   [B] = dtype_span(test->dtype, b_rows, b_cols, call.ldb),
                   [C] = c_bytes,
                   [BIAS] = test->epilogue || test->backward ? test->n * dtype_size(real) : 0,
                   [PRE] = test->keeps_pre || test->backward ? c_bytes : 0,
                   [OUTPUT] = test->backward ? c_bytes : 0}};
-    const size_t guard = GUARD_ROWS * call.ldc * c_size;
-    struct pointed_call on_host, on_device;
-    enum status status = workspace_alloc(compute, &work, test->m * test->n);
-    if (!status) {
-        point_call(&on_host, &call, test, work.host, guard);
-        point_call(&on_device, &call, test, work.device, guard);
-        *skipped = (test->epilogue || test->backward) && !compute_fuses(compute, &on_device.call);
-    }
-    for (uint32_t round = 0; !status && !*skipped && round <= (uint32_t)test->twice; round++) {
-        draw_inputs(test, &call, &work, round);
-        status = run_round(compute, test, &work, &on_host.call, &on_device.call, guard);
-    }
-    workspace_free(compute, &work);
+    const enum status status = prepared_alloc(prepared);
+    if (!status) point_call(&prepared->call, &call, test, prepared->host, prepared->guard);
     return status;
+}
+
+/* Allocates the buffers of a backend; *skipped if it does not fuse the epilogue of the case. */
+static enum status join(struct candidate *candidate, const struct prepared *prepared, bool *skipped) {
+    const struct verify_case *test = prepared->test;
+    const enum status status = candidate_alloc(candidate, prepared);
+    if (status) return status;
+    point_call(&candidate->call, &prepared->call.call, test, candidate->device, prepared->guard);
+    *skipped =
+        (test->epilogue || test->backward) && !compute_fuses(candidate->compute, &candidate->call.call);
+    return STATUS_OK;
+}
+
+enum status verify_gemm_together(struct compute *const *computes, size_t count,
+                                 const struct verify_case *test, bool *skipped) {
+    struct candidate candidates[VERIFY_TOGETHER] = {{0}};
+    struct prepared prepared;
+    size_t running = count;
+    note(test);
+    for (size_t i = 0; i < count; i++) {
+        candidates[i] =
+            (struct candidate){.compute = computes[i], .guarded = computes[i]->device.driver->host_memory};
+        skipped[i] = !computes[i]->backend->supports(test->dtype, test->op);
+        running -= skipped[i];
+    }
+    if (running == 0) return STATUS_OK;
+    enum status status = prepare(&prepared, test, computes[0]);
+    for (size_t i = 0; i < count && !status; i++) {
+        if (skipped[i]) continue;
+        status = join(&candidates[i], &prepared, &skipped[i]);
+        running -= skipped[i];
+    }
+    for (uint32_t round = 0; running && !status && round <= (uint32_t)test->twice; round++) {
+        draw_inputs(&prepared, round);
+        status = compute_expected(&prepared);
+        for (size_t i = 0; i < count && !status; i++)
+            if (!skipped[i]) status = run_round(&candidates[i], &prepared);
+    }
+    for (size_t i = 0; i < count; i++) candidate_free(&candidates[i]);
+    prepared_free(&prepared);
+    return status;
+}
+
+enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped) {
+    bool ignored;
+    return verify_gemm_together(&compute, 1, test, skipped ? skipped : &ignored);
 }

@@ -43,6 +43,12 @@ struct verify_case {
    the case in words. */
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
+/* The same on up to VERIFY_TOGETHER backends of one precision, up to the first failure: the inputs are drawn
+   and the oracle is computed once for all of them. `skipped`: one for each backend. */
+enum { VERIFY_TOGETHER = 8 };
+enum status verify_gemm_together(struct compute *const *computes, size_t count,
+                                 const struct verify_case *test, bool *skipped);
+
 /* The list: {NN, TN, NT} x {f32, f64, bf16, bf16 to f32, fp16, fp16 to f32} x beta {0, 1, 0.5} x
    {integers, reals}, over sizes 1, 15-17, 31-33, odd shapes, k = 0, the layer shapes of the configs with full
    and partial batches, dense and padded leading dimensions. 16 bits: part of the sizes. Then the epilogues,
