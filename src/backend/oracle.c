@@ -19,9 +19,20 @@ static double excess(enum gemm_dtype dtype, double got, double want, double boun
     return -1;
 }
 
+/* Is each element a number within its bound? The usual case, without branches. */
+static bool all_within(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
+                       const double *want, const double *bound) {
+    size_t within = 0;
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++)
+            within += fabs(dtype_get(dtype, got, i * ldc + j) - want[i * n + j]) <= bound[i * n + j];
+    return within == m * n;
+}
+
 bool oracle_compare(enum gemm_dtype dtype, size_t m, size_t n, const void *got, size_t ldc,
                     const double *want, const double *bound, struct oracle_mismatch *worst) {
     double furthest = -1;
+    if (all_within(dtype, m, n, got, ldc, want, bound)) return true;
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
             const double value = dtype_get(dtype, got, i * ldc + j);

@@ -12,8 +12,10 @@ static double draw(bool integers, enum gemm_dtype dtype, uint64_t *random) {
 
 void verify_fill(bool integers, enum gemm_dtype dtype, uint64_t *random, void *matrix, size_t rows,
                  size_t cols, size_t ld) {
+    uint64_t state = *random; /* in a register */
     for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < cols; j++) dtype_set(dtype, matrix, i * ld + j, draw(integers, dtype, random));
+        for (size_t j = 0; j < cols; j++) dtype_set(dtype, matrix, i * ld + j, draw(integers, dtype, &state));
+    *random = state;
 }
 
 void verify_scale(enum gemm_dtype dtype, void *matrix, size_t rows, size_t cols, size_t ld, int power) {
