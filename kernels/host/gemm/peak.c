@@ -16,8 +16,10 @@
 #endif
 
 /* Rounds of a loop: 1 ms and 12 ms at 6 cycles a round, where a fork and join take microseconds. The best of
-   many short repeats is undisturbed by other processes. */
-enum { ROUNDS_1MS = 1 << 19, ROUNDS_12MS = 12 * ROUNDS_1MS, TRIALS = 4, REPEATS = 20, COPIES = 7 };
+   many short repeats is undisturbed by other processes; they end when SETTLED in a row raise it by less than
+   0.5 %. */
+enum { ROUNDS_1MS = 1 << 19, ROUNDS_12MS = 12 * ROUNDS_1MS, TRIALS = 4, COPIES = 7 };
+enum { REPEATS = 20, SETTLED = 8 };
 
 static double now(void) {
     struct timespec time;
@@ -132,7 +134,11 @@ double host_peak_now(enum gemm_dtype dtype, int threads) {
 double host_peak(enum gemm_dtype dtype, int threads) {
     const struct loop *loop = fastest(dtype, threads);
     double best = 0;
-    for (int i = 0; i < REPEATS; i++) best = fmax(best, rate_of(loop, dtype, ROUNDS_12MS, threads));
+    for (int i = 0, settled = 0; i < REPEATS && settled < SETTLED; i++) {
+        const double rate = rate_of(loop, dtype, ROUNDS_12MS, threads);
+        settled = rate > 1.005 * best ? 0 : settled + 1;
+        best = fmax(best, rate);
+    }
     return best;
 }
 

@@ -4,8 +4,8 @@
 
 #include "kernels/gemm.h"
 
-/* Flops a second of `threads` threads that run independent FMAs in registers; the best of 20 runs. GEMM_F32
-   or GEMM_F64. */
+/* Flops a second of `threads` threads that run independent FMAs in registers; the best of up to 20 runs,
+   fewer if it no longer rises. GEMM_F32 or GEMM_F64. */
 double host_peak(enum gemm_dtype dtype, int threads);
 
 /* The same in one run of a millisecond, at the processor's present clock frequency. */
