@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "src/base/platform.h"
+
 static char output[1 << 16];
 
 #define RUN(...) support_run(output, sizeof output, __VA_ARGS__)
@@ -150,11 +152,14 @@ static void the_load_is_said(void **state) {
 static void too_many_threads_are_warned_of(void **state) {
     (void)state;
     static const char *const commands[] = {"", "compare --repeat 1"};
+    const int too_many[] = {1000, platform_usable_cores() + 1};
     for (size_t i = 0; i < 2; i++) {
-        RUN("%s --data %s --layers 42-4-4 --epochs 1 --backend openmp --threads 1000", commands[i],
-            support_data);
+        char warning[64];
+        RUN("%s --data %s --layers 42-4-4 --epochs 1 --backend openmp --threads %d", commands[i],
+            support_data, too_many[i]);
         if (i == 0 && strstr(output, "'openmp' cannot be used")) skip_with("no OpenMP");
-        assert_says(output, "train: warning: 1000 threads on ");
+        snprintf(warning, sizeof warning, "train: warning: %d threads on ", too_many[i]);
+        assert_says(output, warning);
         assert_int_equal(RUN("%s --data %s --layers 42-4-4 --epochs 1 --backend openmp --threads 1",
                              commands[i], support_data),
                          0);
