@@ -179,11 +179,12 @@ $(B)/train: $(OBJECTS) $(B)/train.o
 	@echo '  link  $@'
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) $^ $(LDLIBS) -o $@
 
-# compiled anew when the flags change
+# compiled anew when the flags change; the second line replaces -O3 in some files
 FLAGS := $(CC) $(ALL_CFLAGS) $(CPPFLAGS) $(OPENBLAS_LIBS)
 $(B)/flags: FORCE
 	@mkdir -p $(B)
-	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
+	@printf '%s\n' '$(FLAGS)' '$(LEVEL)' > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 COMMIT := $(shell git describe --always --dirty --abbrev=10 2>/dev/null || echo unknown)
 $(B)/buildinfo.h: FORCE

@@ -6,7 +6,7 @@ set -u
 cc=$1 build=$2 objects=$3 libraries=$4
 programs="test_gemm test_bits test_tuned test_fused test_ops test_mlp test_optimizer test_regularize test_training test_online"
 out=build/matrix passed=0 failed=0 compiled=0
-flags=$(sed 's/ -O1 / /; s/ -O3 / -O2 /' "$build/flags") # -O2: half the time; CI appends -O1 to a clang build
+flags=$(sed 's/ -O1 / /; s/ -O3 / -O2 /; q' "$build/flags") # -O2: half the time; CI appends -O1 to a clang build
 export TESSERA_TEST_STRIDE="${TESSERA_TEST_STRIDE:-25}"
 export TESSERA="$build/train"
 
