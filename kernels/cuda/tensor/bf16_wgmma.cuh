@@ -11,8 +11,8 @@
               through distributed shared memory.
    Layout     a stage has the 128 rows of A, then the N columns of B: 128 bytes of k each or, where rows or
               columns are contiguous in memory, groups of 64 of them with 128 bytes for each k.
-   TF32       half as many elements of k. A comes from registers, so that it may have k along its rows; B has k
-              along its columns.
+   TF32       half as many elements of k. A comes from registers, so that it may have k along its rows; B has
+              k along its columns.
    Start      by programmatic dependent launch: barriers are ready when the kernel before ends.
    Bound by   tensor cores: about 790 TFLOP/s on an H200, of TF32 450; both at the limit of power */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_WGMMA_CUH
