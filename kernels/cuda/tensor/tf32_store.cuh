@@ -114,8 +114,8 @@ template <enum gemm_op OP, int N> struct tile_store {
             }
     }
 
-    /* Rows are lines of 128 bytes, columns of 64 bytes, whose units of 16 bytes are swizzled so that no access
-       has bank conflicts. */
+    /* Rows are lines of 128 bytes, columns of 64 bytes, whose units of 16 bytes are swizzled so that no
+       access has bank conflicts. */
     __device__ float *in_row(unsigned row, unsigned column) const {
         return rows + row * PART + ((column / 4 ^ row % 4 * 2) << 2) + column % 4;
     }
