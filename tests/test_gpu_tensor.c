@@ -143,7 +143,9 @@ static void the_option_chooses(void **state) {
     assert_string_equal(list[0].name, "split_kernel");
     assert_string_equal(list[2].name, "float32_kernel");
     assert_int_equal(kernels_of("tensor=never", GEMM_TRUE, 2048, list), 0);
-    assert_int_equal(kernels_of("tensor=always", GEMM_TF32, 2048, list), 0);
+    assert_int_equal(kernels_of("tensor=never", GEMM_TF32, 2048, list), 0);
+    assert_int_equal(kernels_of("tensor=auto", GEMM_TF32, 2048, list), 1);
+    assert_string_equal(list[0].name, "tf32_kernel");
     assert_int_equal(kernels_of("tensor=auto", GEMM_TRUE, 512, list), 1);
     assert_string_equal(list[0].name, "bf16x6_kernel");
     assert_int_equal(kernels_of("tensor=auto", GEMM_TRUE, 64, list), 1);
