@@ -3,7 +3,6 @@
 
 #include "kernels/cuda/tensor/bf16_gradient_large.cuh"
 #include "kernels/cuda/tensor/bf16_gradient_list.cuh"
-#include "kernels/cuda/tensor/tensor_map.cuh"
 
 void bf16_workspace_open(struct bf16_workspace *workspace, int processors,
                          const struct cuda_reduction *reduction, struct later_sums *later) {
@@ -137,20 +136,21 @@ bool bf16_pays(const struct bf16_workspace *workspace, const struct gemm_call *c
 
 /* --- a call --- */
 
-/* op(A) with rows along m, or op(B) with rows along n: `across` of them in the boxes of a stage. */
-static void map_operand(CUtensorMap *map, const void *memory, size_t size, size_t k, bool contiguous_across,
-                        size_t ld, unsigned across, cuda_fault *fault) {
-    if (contiguous_across)
-        tensor_map_matrix(map, memory, TENSOR_16BIT, k, size, ld, BF16_K, fault);
+void bf16_map_operand(CUtensorMap *map, enum tensor_element element, const void *memory, size_t size,
+                      size_t k, bool k_is_rows, size_t ld, unsigned across, cuda_fault *fault) {
+    if (k_is_rows)
+        tensor_map_matrix(map, memory, element, k, size, ld, element == TENSOR_16BIT ? BF16_K : BF16_K / 2,
+                          fault);
     else
-        tensor_map_matrix(map, memory, TENSOR_16BIT, size, k, ld, across, fault);
+        tensor_map_matrix(map, memory, element, size, k, ld, across, fault);
 }
 
 static void map_all(bf16_product &p, const gemm_call &call, bf16_shape shape, cuda_fault *fault) {
     const unsigned rows = 16; /* of a warp */
-    map_operand(&p.a, call.a, call.m, call.k, gemm_transposes_a(call.op), call.lda, BF16_ROWS, fault);
-    map_operand(&p.b, call.b, call.n, call.k, !gemm_transposes_b(call.op), call.ldb,
-                shape.columns / shape.pair, fault);
+    bf16_map_operand(&p.a, TENSOR_16BIT, call.a, call.m, call.k, gemm_transposes_a(call.op), call.lda,
+                     BF16_ROWS, fault);
+    bf16_map_operand(&p.b, TENSOR_16BIT, call.b, call.n, call.k, !gemm_transposes_b(call.op), call.ldb,
+                     shape.columns / shape.pair, fault);
     tensor_map_matrix(&p.c, call.c, call.c_f32 ? TENSOR_FLOAT32 : TENSOR_16BIT, call.m, call.n, call.ldc,
                       rows, fault);
     if (p.stores_pre)

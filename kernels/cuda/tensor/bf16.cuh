@@ -9,6 +9,7 @@
 #include "kernels/cuda/later_sums.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/ops/reduce.cuh"
+#include "kernels/cuda/tensor/tensor_map.cuh"
 extern "C" {
 #include "kernels/ops.h"
 }
@@ -77,6 +78,10 @@ bool bf16_fills(const struct bf16_workspace *workspace, bf16_size size, bf16_sha
 /* The bias gradient of a call, from the sums of BF16_SUMMED_ROWS rows in the scratch memory. */
 void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call,
                       cuda_launcher &launcher);
+
+/* The tensor map of an operand with `size` rows or columns along those of C, `across` of them in a box. */
+void bf16_map_operand(CUtensorMap *map, enum tensor_element element, const void *memory, size_t size,
+                      size_t k, bool k_is_rows, size_t ld, unsigned across, cuda_fault *fault);
 
 /* Can bf16_gemm run this call, with its epilogue? */
 bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);

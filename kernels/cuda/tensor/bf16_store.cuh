@@ -49,6 +49,18 @@ static __device__ uint32_t activated(float x, float y, uint32_t rounded) {
     return round_pair_to<T>(activate(A, x), activate(A, y));
 }
 
+/* A part of the sums, COUNT of ALL, so that the epilogue is not unrolled for each part. */
+template <int COUNT, int ALL>
+static __device__ void select(float (&some)[COUNT], const float (&sums)[ALL], unsigned part) {
+#pragma unroll
+    for (unsigned c = 0; c < ALL / COUNT; c++)
+        if (c == part) {
+            asm volatile(""); /* a branch, not COUNT choices */
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) some[i] = sums[c * COUNT + i];
+        }
+}
+
 /* A warp that stores 16 x N sums of each tile. Forward products (NN) alone have the forward epilogue, input
    gradients (NT) alone the backward one: each kernel is compiled with what it can need. */
 template <typename T, bool A_T, bool B_T, int N> struct tile_store {
@@ -87,17 +99,6 @@ template <typename T, bool A_T, bool B_T, int N> struct tile_store {
 
     __device__ char *slot(unsigned number) const {
         return slots + number % SLOTS * SLOT_BYTES;
-    }
-
-    /* sums[32 part .. 32 part + 31], so that the epilogue is not unrolled for each part. */
-    static __device__ void select(float (&some)[32], const float (&sums)[N / 2], unsigned part) {
-#pragma unroll
-        for (unsigned c = 0; c < N / PART; c++)
-            if (c == part) {
-                asm volatile(""); /* a branch, not 32 choices */
-#pragma unroll
-                for (int i = 0; i < 32; i++) some[i] = sums[c * 32 + i];
-            }
     }
 
     __device__ void store_plain(const float (&sums)[N / 2]) const {

@@ -1,9 +1,7 @@
 /* GEMM of TF32 on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/tf32.cuh"
 
-#include "kernels/cuda/tensor/tensor_map.cuh"
-
-static const unsigned STAGE_K = 32;
+static const unsigned STAGE_K = BF16_K / 2; /* 128 bytes, as of 16 bits */
 
 static bool aligned(const void *memory) {
     return (uintptr_t)memory % 8 == 0;
@@ -94,15 +92,6 @@ static tf32_product product_of(const struct bf16_workspace *workspace, const gem
     return p;
 }
 
-/* An operand whose rows, or columns, are those of C, `across` of them in the boxes of a stage. */
-static void map_operand(CUtensorMap *map, const void *memory, size_t size, size_t k, bool k_is_rows,
-                        size_t ld, unsigned across, cuda_fault *fault) {
-    if (k_is_rows)
-        tensor_map_matrix(map, memory, TENSOR_TF32, k, size, ld, STAGE_K, fault);
-    else
-        tensor_map_matrix(map, memory, TENSOR_TF32, size, k, ld, across, fault);
-}
-
 void tf32_gemm(const struct bf16_workspace *workspace, struct float32_workspace *copies,
                const struct gemm_call *call, cuda_launcher &launcher) {
     const bf16_shape shape = bf16_shape_of(workspace, size_of(*call), TF32_COLUMNS);
@@ -116,14 +105,20 @@ void tf32_gemm(const struct bf16_workspace *workspace, struct float32_workspace 
                 launch(launcher, "transpose_kernel", transpose_kernel,
                        dim3(blocks_for(call->n, SIDE), blocks_for(call->k, SIDE)), dim3(SIDE, STEP), 0,
                        (const float *)call->b, call->k, call->n, call->ldb, b.values, b.ld);
-            map_operand(&p.a, call->a, call->m, call->k, true, call->lda, 0, launcher.fault);
-            map_operand(&p.b, b.values, call->n, call->k, false, b.ld, across, launcher.fault);
+            bf16_map_operand(&p.a, TENSOR_TF32, call->a, call->m, call->k, true, call->lda, 0,
+                             launcher.fault);
+            bf16_map_operand(&p.b, TENSOR_TF32, b.values, call->n, call->k, false, b.ld, across,
+                             launcher.fault);
         } else if (swaps(*call)) {
-            map_operand(&p.a, call->b, call->n, call->k, true, call->ldb, 0, launcher.fault);
-            map_operand(&p.b, call->a, call->m, call->k, false, call->lda, across, launcher.fault);
+            bf16_map_operand(&p.a, TENSOR_TF32, call->b, call->n, call->k, true, call->ldb, 0,
+                             launcher.fault);
+            bf16_map_operand(&p.b, TENSOR_TF32, call->a, call->m, call->k, false, call->lda, across,
+                             launcher.fault);
         } else {
-            map_operand(&p.a, call->a, call->m, call->k, false, call->lda, BF16_ROWS, launcher.fault);
-            map_operand(&p.b, call->b, call->n, call->k, false, call->ldb, across, launcher.fault);
+            bf16_map_operand(&p.a, TENSOR_TF32, call->a, call->m, call->k, false, call->lda, BF16_ROWS,
+                             launcher.fault);
+            bf16_map_operand(&p.b, TENSOR_TF32, call->b, call->n, call->k, false, call->ldb, across,
+                             launcher.fault);
             if (call->backward) {
                 const float32_transposed c = float32_transposed_of_c(copies, call);
                 p.transposed = c.values;

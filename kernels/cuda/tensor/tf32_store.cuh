@@ -53,17 +53,6 @@ template <enum gemm_op OP, int N> struct tile_store {
         if (OP == GEMM_NT && stores && p.epilogue == BF16_BACKWARD) request_part(0);
     }
 
-    /* sums[16 part .. 16 part + 15], so that the epilogue is not unrolled for each part. */
-    static __device__ void select(float (&some)[16], const float (&sums)[N / 2], unsigned part) {
-#pragma unroll
-        for (unsigned c = 0; c < N / PART; c++)
-            if (c == part) {
-                asm volatile(""); /* a branch, not 16 choices */
-#pragma unroll
-                for (int i = 0; i < 16; i++) some[i] = sums[c * 16 + i];
-            }
-    }
-
     /* Parts with columns that are inside. */
     __device__ unsigned parts_inside() const {
         return min(N / PART, (p.n - column_of_tile + PART - 1) / PART);
@@ -87,7 +76,7 @@ template <enum gemm_op OP, int N> struct tile_store {
 #pragma unroll 1
         for (unsigned part = 0, parts = parts_inside(); part < parts; part++) {
             float some[16];
-            select(some, sums, part);
+            bf16::select(some, sums, part);
 #pragma unroll
             for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -167,7 +156,7 @@ template <enum gemm_op OP, int N> struct tile_store {
 #pragma unroll 1
         for (unsigned part = 0, parts = parts_inside(); part < parts; part++) {
             float some[16];
-            select(some, sums, part);
+            bf16::select(some, sums, part);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const float2 y = read[i / 2][i % 2];
