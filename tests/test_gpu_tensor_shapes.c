@@ -119,7 +119,7 @@ static void short_shapes_are_right_as_tf32(void **state) {
     check_shapes("tensor=always", GEMM_TF32, short_shapes, SHORT);
 }
 
-/* Of more than 128 rows: tiles of 256 and 128 columns, pairs of tiles, parts of k, several tiles of a block;
+/* Of more than 128 rows: pairs of tiles, parts of k, several tiles of a block;
    ends of rows, columns and k that are no whole tile or stage. */
 static const size_t tf32_shapes[TF32][3] = {
     {1032, 520, 1100}, {784, 2048, 300}, {132, 2500, 68},  {2048, 640, 260}, {300, 200, 4100},

@@ -47,8 +47,7 @@ static void loss_curves(void **state) {
             }
 }
 
-/* Rounded precisions take effect and stay near float32. (cuda-tuned's own kernels compute true float32 for
-   tf32, too.) */
+/* Rounded precisions take effect and stay near float32. */
 static void rounded_precisions_stay_near(void **state) {
     (void)state;
     static const struct {

@@ -41,6 +41,7 @@ static void comparator_rejects_what_is_wrong(void **state) {
     const double nan_wanted[1] = {NAN}, one[1] = {1}, inf_wanted[1] = {INFINITY}, bound[1] = {1e300};
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, nan_wanted, bound, &worst));
     assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, bound, &worst));
+    assert_false(oracle_compare(GEMM_F64, 1, 1, one, 1, inf_wanted, loose, &worst));
 }
 
 /* In half precision Inf is right where the bound allows 65520 and more, and nothing else is from 65536 on. */

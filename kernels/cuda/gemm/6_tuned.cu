@@ -106,7 +106,7 @@ static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call
     return wanted && (launcher.describe || float32_reserve(&context->float32, call, launcher.fault));
 }
 
-/* TF32 of more rows than is_short takes. */
+/* TF32 that is not short. */
 static bool tf32_on_tensor_cores(tuned_context *context, const struct gemm_call *call,
                                  cuda_launcher &launcher) {
     if (!context->tf32_open || !tf32_supports(&context->bf16, call)) return false;
@@ -337,8 +337,8 @@ static void tuned_describe(void *opaque, char *text, size_t size) {
     if (context->tensor_cores != TENSOR_NEVER && context->float32.open && context->precision == GEMM_TRUE)
         tensor = " and, on tensor cores, medium and large float32 ones";
     if (six_products_open(context) && context->precision == GEMM_TF32)
-        tensor =
-            " and, on tensor cores, large and short TF32 ones and, as two bfloat16 an operand, medium ones";
+        tensor = context->tensor_cores == TENSOR_BF16X6 ? " and, as two bfloat16 an operand, medium ones"
+                                                        : " and, on tensor cores, TF32 ones";
     if (context->tensor_cores != TENSOR_NEVER && context->bf16.open) {
         if (context->precision == GEMM_MIXED_BF16) tensor = " and, on tensor cores, bfloat16 ones";
         if (context->precision == GEMM_MIXED_F16) tensor = " and, on tensor cores, half-precision ones";

@@ -237,11 +237,12 @@ __global__ void __launch_bounds__(GROUP, C <= FEW_CLASSES ? 3 : 2)
         __pipeline_wait_prior(1);
         __syncthreads();
         gradients<C>(own, area, tile * SIDE, shared.grad[stage], w, x, totals);
-        if (all.x_grad.blocks)
+        if (all.x_grad.blocks) { /* with a barrier of its own */
             raised |= area.split(x, all.x_grad, tile * all.x_grad.column_blocks + group);
-        else if (all.transposed.values)
-            store_transposed(area, x, all.transposed, tile * SIDE, group * SIDE);
-        if (!all.x_grad.blocks) __syncthreads();
+        } else {
+            if (all.transposed.values) store_transposed(area, x, all.transposed, tile * SIDE, group * SIDE);
+            __syncthreads();
+        }
         request(tile + 2 * all.strips, stage);
     }
     if (all.x_grad.blocks && threadIdx.x == 0)

@@ -26,11 +26,11 @@ bool float32_open(void);
 void float32_launch(enum gemm_op op, const float32_product &product, const sink<float> &out,
                     const slope<float> &back, unsigned processors, cuda_launcher &launcher);
 
-/* A matrix that was split, and where. */
+/* A matrix that was split, or transposed, and where. */
 struct float32_operand {
     split_source source; /* without `wide` */
     size_t capacity;     /* blocks that it has memory for */
-    bool valid;          /* the planes are those of the matrix */
+    bool valid;          /* the planes, or the transpose, are those of the matrix */
     uint64_t last_call;
 };
 
@@ -69,11 +69,11 @@ planes float32_planes_of_c(struct float32_workspace *workspace, const struct gem
 struct float32_transposed {
     float *values;
     size_t ld;
-    bool valid; /* else the caller writes it */
+    bool valid; /* of B: it is there; else the caller must write it now. Of C it must do so always. */
 };
 bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
                                 cuda_fault *fault);
-/* After that, and float32_forget. */
+/* After that, and float32_forget. Later calls take it as written. */
 float32_transposed float32_transposed_of_b(struct float32_workspace *workspace, const struct gemm_call *call);
 float32_transposed float32_transposed_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
 

@@ -1,5 +1,5 @@
-/* GEMM of TF32 on the tensor cores, of more than 128 rows: docs/tensor-cores.md. Compute capability 9.0
-   alone. Of up to 128 rows: short.cuh. */
+/* GEMM of TF32 on the tensor cores, chosen for more than 128 rows (fewer: short.cuh): docs/tensor-cores.md.
+   Compute capability 9.0 alone. */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_TF32_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_TF32_CUH
 

@@ -8,8 +8,6 @@
 
 namespace tf32 {
 
-using bf16::GROUP;
-
 static const unsigned PART = 32; /* columns of a tile that are stored at a time */
 
 /* A warp that stores its 16 x N sums of each tile. The sums of NN are those of C^T: a row of the tile is a
