@@ -28,8 +28,9 @@ static bool maps_epilogue(const struct gemm_call *call) {
                                      call->ldc, 2));
 }
 
-static size_t partial_bytes(const struct gemm_call *call) {
-    return blocks_for(call->m, BF16_SUMMED_ROWS) * call->n * sizeof(float);
+bool bf16_partials_fit(const struct gemm_call *call) {
+    return !call->backward ||
+           blocks_for(call->m, BF16_SUMMED_ROWS) * call->n * sizeof(float) <= REDUCTION_BYTES;
 }
 
 /* Tensor maps write whole units of 16 bytes: n is a multiple of 8. */
@@ -39,7 +40,7 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
            call->k && call->m <= most && call->n <= most && call->k <= most && call->n % 8 == 0 &&
            tensor_map_fits(call->a, call->lda, 2) && tensor_map_fits(call->b, call->ldb, 2) &&
            tensor_map_fits(call->c, call->ldc, call->c_f32 ? 4 : 2) && maps_epilogue(call) &&
-           (!call->backward || partial_bytes(call) <= REDUCTION_BYTES);
+           bf16_partials_fit(call);
 }
 
 /* --- tiles --- */

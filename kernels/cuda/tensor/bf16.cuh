@@ -75,6 +75,9 @@ unsigned bf16_ring_stages(unsigned columns);
 /* Do these tiles keep the tensor cores of all SMs busy, but for a factor `most`? */
 bool bf16_fills(const struct bf16_workspace *workspace, bf16_size size, bf16_shape shape, double most);
 
+/* Is the scratch memory large enough for the sums of columns? */
+bool bf16_partials_fit(const struct gemm_call *call);
+
 /* The bias gradient of a call, from the sums of BF16_SUMMED_ROWS rows in the scratch memory. */
 void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call,
                       cuda_launcher &launcher);

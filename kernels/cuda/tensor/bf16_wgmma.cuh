@@ -35,7 +35,6 @@ static const unsigned SHARED_BYTES = BARRIERS_AT + (2 * MOST_STAGES + WARPS + 1)
 static const unsigned A_BYTES = BF16_ROWS * 128, GROUP_BYTES = 64 * 128; /* of 64 rows or columns */
 template <int N> constexpr unsigned STAGE_BYTES = A_BYTES + N * 128;
 template <typename T> constexpr unsigned STAGE_K = 128 / sizeof(T);
-template <typename T> constexpr unsigned STEP_K = 32 / sizeof(T); /* of a wgmma */
 
 /* The place of a use of the ring buffer. */
 struct ring_place {
@@ -149,15 +148,15 @@ template <bool T> static __device__ uint64_t descriptor(const char *at) {
     return T ? wgmma_swizzle128_transposed(at, GROUP_BYTES) : wgmma_swizzle128(at);
 }
 
-/* A consumer warpgroup: sums = its 64 rows of the tile, over `stages` of k. Beside the first products it
-   calls `request`, beside the last ones `prepare`. With a second branch such as that of `request`, and its
-   wait, in the loop ptxas keeps descriptors in vector registers, which is slower (docs/bf16.md). */
+/* A consumer warpgroup, of 16 bits: sums = its 64 rows of the tile, over `stages` of k. Beside the first
+   products it calls `request`, beside the last ones `prepare`. With a second branch such as that of
+   `request`, and its wait, in the loop ptxas keeps descriptors in vector registers, which is slower
+   (docs/bf16.md). */
 template <typename T, bool A_T, bool B_T, int N, typename F, typename G>
 static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, char *shared,
                                 const ring_barriers &ring, const cluster_place &own, ring_place &use,
                                 unsigned stages, unsigned group, F request, G prepare) {
-    const unsigned tail =
-        own.part + 1 < p.parts ? 0 : p.k % STAGE_K<T>; /* of k, in a stage that is not full */
+    const unsigned tail = own.part + 1 < p.parts ? 0 : p.k % BF16_K; /* of k, in a stage that is not full */
     const unsigned full = stages - (tail > 0);
     unsigned before = 0;
     const auto multiply_step = [&](unsigned step) {
@@ -185,7 +184,7 @@ static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, cha
     if (tail) {
         mbarrier_wait(ring.full + use.stage, use.round);
 #pragma unroll 1
-        for (unsigned step = 0; step * STEP_K<T> < tail; step++) {
+        for (unsigned step = 0; step * 16 < tail; step++) {
             wgmma_fence();
             multiply_step(step);
             wgmma_commit();

@@ -7,10 +7,6 @@ static bool aligned(const void *memory) {
     return (uintptr_t)memory % 8 == 0;
 }
 
-static size_t partial_bytes(const struct gemm_call *call) {
-    return blocks_for(call->m, BF16_SUMMED_ROWS) * call->n * sizeof(float);
-}
-
 /* The kernel reads and writes two neighbours of a row at a time; in the backward epilogue, it writes four. */
 bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const size_t most = (size_t)1 << 24, most_k = (size_t)1 << 20; /* of which transpose_kernel has a grid */
@@ -19,12 +15,13 @@ bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_cal
     return workspace->open && call->dtype == GEMM_F32 && call->op != GEMM_TT && call->beta == 0 && call->k &&
            call->m <= most && call->n <= most && call->k <= most_k && call->n % 2 == 0 &&
            call->ldc % 2 == 0 && aligned(call->c) && tensor_map_fits(call->a, call->lda, 4) &&
-           tensor_map_fits(call->b, call->ldb, 4) &&
+           tensor_map_fits(call->b, call->ldb, 4) && bf16_partials_fit(call) &&
            (!forward || (call->op == GEMM_NN && aligned(forward->bias) && aligned(forward->pre))) &&
            (!back || (call->op == GEMM_NT && call->n % 4 == 0 && tensor_map_fits(call->c, call->ldc, 4) &&
-                      aligned(back->pre) && aligned(back->output) && partial_bytes(call) <= REDUCTION_BYTES));
+                      aligned(back->pre) && aligned(back->output)));
 }
 
+/* Is C^T computed? */
 static bool swaps(const struct gemm_call &call) {
     return call.op == GEMM_NN;
 }
