@@ -112,6 +112,9 @@ struct gemm_call {
        context: it need not be complete before that call has ended. With an output layer (kernels/ops.h) the
        same holds for its weight and bias gradients, and for its loss. */
     bool sums_later;
+    /* Later calls of `gemm` on this context alone read C, as an operand that is unchanged: a backend may keep
+       it in another form, and not write C itself. */
+    bool c_only_operand;
 };
 
 /* What the column sums of a backward epilogue are multiplied by. */

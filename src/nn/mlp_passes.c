@@ -162,6 +162,14 @@ static struct gemm_call input_gradient_call(const struct mlp *mlp, size_t l, siz
     return call;
 }
 
+/* Does nothing but GEMMs read the dL/dZ of layer l that a GEMM writes? Audits copy it; a list of updates does
+   not say that it is unchanged. */
+static bool only_gemms_read_gradient(const struct mlp *mlp, size_t l, size_t rows,
+                                     const struct step_scalars *step) {
+    const struct gemm_call gradient = mlp_weight_gradient(mlp, l, rows, step != NULL, 0, true);
+    return !mlp->compute->audit && mlp->adversarial == 0 && !mlp_fuses_update(mlp, l, &gradient);
+}
+
 /* Computes dL/dZ and bias gradient of the layer below from dL/dZ of layer l, which `unchanged` says that a
    GEMM has read or written. *from_gemm: was a GEMM the last to write dL/dZ of the layer below? */
 static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const struct step_scalars *step,
@@ -172,10 +180,12 @@ static enum status input_gradient(struct mlp *mlp, size_t l, size_t rows, const 
     struct gemm_call call = input_gradient_call(mlp, l, rows, step);
     call.a_unchanged = unchanged;
     call.backward = &backward;
+    call.c_only_operand = only_gemms_read_gradient(mlp, l - 1, rows, step);
     *from_gemm = !masked && beta == 0 && compute_fuses(mlp->compute, &call);
     if (*from_gemm) return run_gemm(mlp, l, &call);
 
     call.backward = NULL;
+    call.c_only_operand = false;
     const enum status status = run_gemm(mlp, l, &call);
     if (status) return status;
     if (masked) drop(mlp, l, rows, step, below->grad, below->grad);
@@ -241,6 +251,7 @@ static enum status output_layer(struct mlp *mlp, size_t rows, const struct step_
     logits.b_complete = true;
     logits.epilogue = &bias;
     input_gradient.backward = &below;
+    input_gradient.c_only_operand = only_gemms_read_gradient(mlp, l - 1, rows, step);
     layer.logits = &logits;
     layer.gradient = &gradient;
     layer.input_gradient = &input_gradient;

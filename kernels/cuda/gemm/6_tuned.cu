@@ -110,9 +110,10 @@ static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call
 static bool tf32_on_tensor_cores(tuned_context *context, const struct gemm_call *call,
                                  cuda_launcher &launcher) {
     if (!context->tf32_open || !tf32_supports(&context->bf16, call)) return false;
-    const bool wanted = context->tensor_cores == TENSOR_ALWAYS ||
-                        (context->tensor_cores == TENSOR_AUTO && tf32_pays(&context->bf16, call));
-    return wanted && (launcher.describe || call->op != GEMM_TN ||
+    const bool wanted =
+        context->tensor_cores == TENSOR_ALWAYS ||
+        (context->tensor_cores == TENSOR_AUTO && tf32_pays(&context->bf16, &context->float32, call));
+    return wanted && (launcher.describe || call->op == GEMM_NN ||
                       float32_reserve_transposed(&context->float32, call, launcher.fault));
 }
 
@@ -189,6 +190,7 @@ static bool tuned_fuses(void *opaque, const struct gemm_call *call) {
 /* Returns false if cuBLAS has to run the call. */
 static bool launch_own(tuned_context *context, const struct gemm_call *call, cuda_launcher &launcher) {
     const enum kernel kernel = choose(context, call, launcher);
+    if (!launcher.describe) tf32_restore(&context->float32, call, kernel == TF32, launcher);
     if (kernel != TENSOR && kernel != TF32 && !launcher.describe) float32_forget(&context->float32, call);
     if (kernel == NARROW) narrow_gemm(context, call, launcher);
     if (kernel == GRADIENT) bf16_gradient_gemm(call, (unsigned)context->processors, launcher);

@@ -74,12 +74,12 @@ struct share {
 /* What a thread adds over its rows, of four units. */
 template <unsigned C> struct gradient_totals { float w[4][C], below[4]; };
 
-/* x = the input gradient, which is stored; `all` += the sums over the rows. w: times alpha. What is
-   outside is 0, or NaN as the rest of its row or column. */
+/* x = the input gradient, which is stored if `stores`; `all` += the sums over the rows. w: times alpha. What
+   is outside is 0, or NaN as the rest of its row or column. */
 template <unsigned C>
 __device__ void gradients(const share &own, const float32::block_area &area, unsigned row0,
                           const float (*grad)[GRAD_PITCH<C>], const float (&w)[4][C], float (&x)[8][4],
-                          gradient_totals<C> &all) {
+                          gradient_totals<C> &all, bool stores) {
     const output<float> &p = own.p;
     with_activation(
         p.activation, [&]<enum activation A>() {
@@ -110,7 +110,7 @@ __device__ void gradients(const share &own, const float32::block_area &area, uns
             all.below[e] += x[i][e];
         }
     }
-    own.store(area, row0, x);
+    if (stores) own.store(area, row0, x);
     __syncwarp(); /* the warp has read its memory of the area */
 }
 
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(GROUP, C <= FEW_CLASSES ? 3 : 2)
         float x[8][4];
         __pipeline_wait_prior(1);
         __syncthreads();
-        gradients<C>(own, area, tile * SIDE, shared.grad[stage], w, x, totals);
+        gradients<C>(own, area, tile * SIDE, shared.grad[stage], w, x, totals, !all.transposed.alone);
         if (all.x_grad.blocks) { /* with a barrier of its own */
             raised |= area.split(x, all.x_grad, tile * all.x_grad.column_blocks + group);
         } else {

@@ -28,9 +28,8 @@ static bool maps_epilogue(const struct gemm_call *call) {
                                      call->ldc, 2));
 }
 
-bool bf16_partials_fit(const struct gemm_call *call) {
-    return !call->backward ||
-           blocks_for(call->m, BF16_SUMMED_ROWS) * call->n * sizeof(float) <= REDUCTION_BYTES;
+bool bf16_partials_fit(const struct gemm_call *call, unsigned rows) {
+    return !call->backward || rows * call->n * sizeof(float) <= REDUCTION_BYTES;
 }
 
 /* Tensor maps write whole units of 16 bytes: n is a multiple of 8. */
@@ -40,7 +39,7 @@ bool bf16_supports(const struct bf16_workspace *workspace, const struct gemm_cal
            call->k && call->m <= most && call->n <= most && call->k <= most && call->n % 8 == 0 &&
            tensor_map_fits(call->a, call->lda, 2) && tensor_map_fits(call->b, call->ldb, 2) &&
            tensor_map_fits(call->c, call->ldc, call->c_f32 ? 4 : 2) && maps_epilogue(call) &&
-           bf16_partials_fit(call);
+           bf16_partials_fit(call, blocks_for(call->m, BF16_SUMMED_ROWS));
 }
 
 /* --- tiles --- */
@@ -213,13 +212,12 @@ __global__ void __launch_bounds__(SUM_COLUMNS / 4 * SUM_ROWS)
         for (int i = 0; i < 4; i++) sums[column + i] = scale * total.value[i];
 }
 
-void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call,
+void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call, unsigned rows,
                       cuda_launcher &launcher) {
     const auto sum = [&](cuda_launcher &sums) {
         launch(sums, "sum_partials", sum_partials, blocks_for(call->n, SUM_COLUMNS),
-               dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)workspace->reduction.scratch,
-               blocks_for(call->m, BF16_SUMMED_ROWS), (unsigned)call->n, (float)gemm_bias_scale(call),
-               (float *)call->backward->bias_grad);
+               dim3(SUM_COLUMNS / 4, SUM_ROWS), 0, (const float *)workspace->reduction.scratch, rows,
+               (unsigned)call->n, (float)gemm_bias_scale(call), (float *)call->backward->bias_grad);
     };
     if (call->sums_later && !launcher.describe)
         workspace->later->run(launcher, sum);
@@ -246,5 +244,5 @@ void bf16_gemm(const struct bf16_workspace *workspace, const struct gemm_call *c
     if (launcher.fault->message[0]) return;
     bf16_launch(call->dtype, call->op, shape.columns, p,
                 (unsigned)gemm_multiprocessors(*call, workspace->processors), launcher);
-    if (call->backward) bf16_sum_columns(workspace, call, launcher);
+    if (call->backward) bf16_sum_columns(workspace, call, blocks_for(call->m, BF16_SUMMED_ROWS), launcher);
 }

@@ -75,11 +75,11 @@ unsigned bf16_ring_stages(unsigned columns);
 /* Do these tiles keep the tensor cores of all SMs busy, but for a factor `most`? */
 bool bf16_fills(const struct bf16_workspace *workspace, bf16_size size, bf16_shape shape, double most);
 
-/* Is the scratch memory large enough for the sums of columns? */
-bool bf16_partials_fit(const struct gemm_call *call);
+/* Has the scratch memory room for so many rows of sums of columns, if the call needs them? */
+bool bf16_partials_fit(const struct gemm_call *call, unsigned rows);
 
-/* The bias gradient of a call, from the sums of BF16_SUMMED_ROWS rows in the scratch memory. */
-void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call,
+/* The bias gradient of a call: the sum of the rows in the scratch memory. */
+void bf16_sum_columns(const struct bf16_workspace *workspace, const struct gemm_call *call, unsigned rows,
                       cuda_launcher &launcher);
 
 /* The tensor map of an operand with `size` rows or columns along those of C, `across` of them in a box. */

@@ -11,8 +11,8 @@
               through distributed shared memory.
    Layout     a stage has the 128 rows of A, then the N columns of B: 128 bytes of k each or, where rows or
               columns are contiguous in memory, groups of 64 of them with 128 bytes for each k.
-   TF32       half as many elements of k. A comes from registers, so that it may have k along its rows; B has
-              k along its columns.
+   TF32       half as many elements of k. A comes from registers, and has k along its rows; B has k along its
+              columns.
    Start      by programmatic dependent launch: barriers are ready when the kernel before ends.
    Bound by   tensor cores: about 790 TFLOP/s on an H200, of TF32 450; both at the limit of power */
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_BF16_WGMMA_CUH
@@ -203,7 +203,7 @@ static __device__ void multiply(float (&sums)[N / 2], const bf16_product &p, cha
 
 /* The same of TF32. A warpgroup loads A into registers, half a stage while the tensor cores have the other
    half of it or of the stage before. Each half has its own registers, which wgmma reads until the wait. */
-template <bool A_T, int N, typename F, typename G>
+template <int N, typename F, typename G>
 static __device__ void multiply_tf32(float (&sums)[N / 2], const bf16_product &p, char *shared,
                                      const ring_barriers &ring, const cluster_place &own, ring_place &use,
                                      unsigned stages, unsigned group, F request, G prepare) {
@@ -218,11 +218,7 @@ static __device__ void multiply_tf32(float (&sums)[N / 2], const bf16_product &p
     };
     const auto stage = [&] { return shared + use.stage * STAGE_BYTES<N>; };
     const auto load_half = [&](float(&half)[2][4], unsigned first_step) {
-        const char *const a = stage() + group * GROUP_BYTES;
-        if constexpr (A_T)
-            load_transposed(half, a, first_step);
-        else
-            load_fragments(half, a, first_step);
+        load_transposed(half, stage() + group * GROUP_BYTES, first_step);
     };
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sums[i] = 0;
@@ -297,7 +293,7 @@ static __device__ void consume(const typename STORE::product &p, char *shared, c
         const auto request = [&] { to.request(); };
         const auto prepare = [&] { to.prepare(); };
         if constexpr (sizeof(T) == 4)
-            multiply_tf32<A_T, N>(sums, p, shared, ring, own, use, stages, to.group, request, prepare);
+            multiply_tf32<N>(sums, p, shared, ring, own, use, stages, to.group, request, prepare);
         else
             multiply<T, A_T, B_T, N>(sums, p, shared, ring, own, use, stages, to.group, request, prepare);
         if (STORE::PARTS && p.parts > 1) add_parts<N>(sums, p, shared, own, to.group, arrived + WARPS);

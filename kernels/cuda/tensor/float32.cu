@@ -77,13 +77,17 @@ static split_source source_b(const gemm_call &call) {
     return source_of(call.b, transposed ? call.n : call.k, transposed ? call.k : call.n, call.ldb);
 }
 
+static split_source source_of_gradient(const gemm_call &call) {
+    return call.op == GEMM_TN ? source_b(call) : source_a(call);
+}
+
 static bool same_matrix(const split_source &x, const split_source &y) {
     return x.values == y.values && x.rows == y.rows && x.columns == y.columns && x.ld == y.ld;
 }
 
 static void forget(struct float32_workspace *workspace, const void *values) {
     for (float32_operand &one : workspace->operand)
-        if (one.source.values == values) one.valid = false;
+        if (one.source.values == values) one.valid = one.alone = false;
 }
 
 void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call) {
@@ -93,7 +97,7 @@ void float32_forget(struct float32_workspace *workspace, const struct gemm_call 
 }
 
 void float32_forget_all(struct float32_workspace *workspace) {
-    for (float32_operand &one : workspace->operand) one.valid = false;
+    for (float32_operand &one : workspace->operand) one.valid = one.alone = false;
 }
 
 /* The operand with this matrix; NULL: there is none. */
@@ -125,7 +129,7 @@ static bool replace(struct float32_workspace *workspace, float32_operand *operan
     operand->source.to.blocks = old.blocks;
     operand->source.to.codes = (unsigned *)(old.blocks + planes_bytes);
     operand->source.to.flags = workspace->flags + (operand - workspace->operand);
-    operand->valid = false;
+    operand->valid = operand->alone = operand->read = false;
     return true;
 }
 
@@ -154,28 +158,36 @@ planes float32_planes_of_c(struct float32_workspace *workspace, const struct gem
 bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
                                 cuda_fault *fault) {
     workspace->calls++;
-    return workspace->open && take(workspace, source_b(*call), fault);
+    return workspace->open && take(workspace, source_of_gradient(*call), fault);
 }
 
-static float32_transposed transposed_of(struct float32_workspace *workspace, const split_source &source) {
+bool float32_has_transposed(struct float32_workspace *workspace, const struct gemm_call *call) {
+    const float32_operand *const own = find(workspace, source_of_gradient(*call));
+    return own && own->valid && (call->op == GEMM_TN ? call->b_unchanged : call->a_unchanged);
+}
+
+/* alone: the matrix itself need not be written, unless something has read it. */
+static float32_transposed transposed_of(struct float32_workspace *workspace, const split_source &source,
+                                        bool alone) {
     static_assert(2 * PLANE_BYTES == PLANE_SIDE * PLANE_SIDE * sizeof(float));
     float32_operand *const own = workspace->open && workspace->transposes ? find(workspace, source) : NULL;
     if (!own) return {};
+    own->alone = own->alone || (alone && !own->read);
     const float32_transposed all = {(float *)own->source.to.blocks, own->source.to.row_blocks * PLANE_SIDE,
-                                    own->valid};
+                                    own->valid, own->alone};
     own->valid = true;
     own->last_call = workspace->calls;
     return all;
 }
 
-float32_transposed float32_transposed_of_b(struct float32_workspace *workspace,
-                                           const struct gemm_call *call) {
-    return transposed_of(workspace, source_b(*call));
+float32_transposed float32_transposed_of_gradient(struct float32_workspace *workspace,
+                                                  const struct gemm_call *call) {
+    return transposed_of(workspace, source_of_gradient(*call), false);
 }
 
 float32_transposed float32_transposed_of_c(struct float32_workspace *workspace,
                                            const struct gemm_call *call) {
-    return transposed_of(workspace, source_c(*call));
+    return transposed_of(workspace, source_c(*call), call->c_only_operand);
 }
 
 /* Bytes of scratch memory: bf16 planes of both operands, and sums of 64 rows of C. */

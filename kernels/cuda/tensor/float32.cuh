@@ -31,6 +31,8 @@ struct float32_operand {
     split_source source; /* without `wide` */
     size_t capacity;     /* blocks that it has memory for */
     bool valid;          /* the planes, or the transpose, are those of the matrix */
+    bool alone;          /* the transpose was written, and not the matrix */
+    bool read;           /* kernels that need the matrix itself have read it */
     uint64_t last_call;
 };
 
@@ -64,17 +66,23 @@ void float32_forget_all(struct float32_workspace *workspace);
    `blocks` NULL: none. After float32_forget. */
 planes float32_planes_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
 
-/* Products of TF32 (tf32.cu) need B of a weight gradient as its transpose: B^T [n][ld], in the place of its
-   planes. With float32_transposed_of_c another kernel writes it with C; `values` NULL: not wanted. */
+/* Products of TF32 (tf32.cu) need a gradient, B of TN or A of NT, as its transpose: [columns][ld], in the
+   place of its planes. With float32_transposed_of_c another kernel writes it with C; `values` NULL: not
+   wanted. */
 struct float32_transposed {
     float *values;
     size_t ld;
-    bool valid; /* of B: it is there; else the caller must write it now. Of C it must do so always. */
+    bool
+        valid; /* of a gradient: it is there; else the caller must write it now. Of C it must do so always. */
+    bool alone; /* C itself need not be written */
 };
 bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
                                 cuda_fault *fault);
-/* After that, and float32_forget. Later calls take it as written. */
-float32_transposed float32_transposed_of_b(struct float32_workspace *workspace, const struct gemm_call *call);
+/* Was the transpose of the gradient written, and is the gradient unchanged? */
+bool float32_has_transposed(struct float32_workspace *workspace, const struct gemm_call *call);
+/* After float32_forget, and the first after float32_reserve_transposed. Later calls take it as written. */
+float32_transposed float32_transposed_of_gradient(struct float32_workspace *workspace,
+                                                  const struct gemm_call *call);
 float32_transposed float32_transposed_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
 
 /* Is this a float32 call that float32_gemm can run: any shape with k > 0, NN, TN or NT? */

@@ -1,13 +1,20 @@
 /* GEMM of TF32 on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/tf32.cuh"
 
+#include <utility>
+
 static const unsigned STAGE_K = BF16_K / 2; /* 128 bytes, as of 16 bits */
 
 static bool aligned(const void *memory) {
     return (uintptr_t)memory % 8 == 0;
 }
 
-/* The kernel reads and writes two neighbours of a row at a time; in the backward epilogue, it writes four. */
+/* Four warps have 64 rows of a tile, and sums of their columns. */
+static unsigned rows_of_sums(const struct gemm_call *call) {
+    return 4 * blocks_for(call->m, 64);
+}
+
+/* The kernel reads and writes two neighbours of a row at a time. */
 bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const size_t most = (size_t)1 << 24, most_k = (size_t)1 << 20; /* of which transpose_kernel has a grid */
     const struct gemm_epilogue *const forward = call->epilogue;
@@ -15,10 +22,9 @@ bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_cal
     return workspace->open && call->dtype == GEMM_F32 && call->op != GEMM_TT && call->beta == 0 && call->k &&
            call->m <= most && call->n <= most && call->k <= most_k && call->n % 2 == 0 &&
            call->ldc % 2 == 0 && aligned(call->c) && tensor_map_fits(call->a, call->lda, 4) &&
-           tensor_map_fits(call->b, call->ldb, 4) && bf16_partials_fit(call) &&
+           tensor_map_fits(call->b, call->ldb, 4) && bf16_partials_fit(call, rows_of_sums(call)) &&
            (!forward || (call->op == GEMM_NN && aligned(forward->bias) && aligned(forward->pre))) &&
-           (!back || (call->op == GEMM_NT && call->n % 4 == 0 && tensor_map_fits(call->c, call->ldc, 4) &&
-                      aligned(back->pre) && aligned(back->output)));
+           (!back || (call->op == GEMM_NT && aligned(back->pre) && aligned(back->output)));
 }
 
 /* Is C^T computed? */
@@ -31,12 +37,15 @@ static bf16_size size_of(const struct gemm_call &call) {
 }
 
 /* Measured on an H200, in trainings: 1024 x 1024 x 1024 (3.3) is slower than with cuBLAS, twice as many rows
-   (1.7) faster. */
-bool tf32_pays(const struct bf16_workspace *workspace, const struct gemm_call *call) {
+   (1.7) faster. An input gradient whose transpose must be written first is as fast as cuBLAS and the passes
+   of its backward epilogue. */
+bool tf32_pays(const struct bf16_workspace *workspace, struct float32_workspace *copies,
+               const struct gemm_call *call) {
     const size_t least = 128;
     const double most = 2.2;
     const bf16_size size = size_of(*call);
     return call->m > least && call->n >= least && call->k >= least &&
+           (call->op != GEMM_NT || call->backward || float32_has_transposed(copies, call)) &&
            bf16_fills(workspace, size, bf16_shape_of(workspace, size, TF32_COLUMNS), most);
 }
 
@@ -55,6 +64,28 @@ __global__ void __launch_bounds__(SIDE *STEP)
     __syncthreads();
     for (unsigned y = threadIdx.y; y < SIDE; y += STEP)
         if (row + x < rows && column + y < columns) to[(column + y) * ld_to + row + x] = tile[x][y];
+}
+
+static void transpose(const float *from, size_t rows, size_t columns, size_t ld, float *to, size_t ld_to,
+                      cuda_launcher &launcher) {
+    launch(launcher, "transpose_kernel", transpose_kernel,
+           dim3(blocks_for(columns, SIDE), blocks_for(rows, SIDE)), dim3(SIDE, STEP), 0, from, rows, columns,
+           ld, to, ld_to);
+}
+
+void tf32_restore(struct float32_workspace *copies, const struct gemm_call *call, bool by_this_kernel,
+                  cuda_launcher &launcher) {
+    for (float32_operand &one : copies->operand) {
+        const bool is_a = one.source.values == call->a && !(by_this_kernel && call->op == GEMM_NT),
+                   is_b = one.source.values == call->b && !(by_this_kernel && call->op == GEMM_TN);
+        if (!is_a && !is_b) continue;
+        one.read = true;
+        if (one.alone && (is_a ? call->a_unchanged : call->b_unchanged))
+            transpose((const float *)one.source.to.blocks, one.source.columns, one.source.rows,
+                      one.source.to.row_blocks * PLANE_SIDE, (float *)one.source.values, one.source.ld,
+                      launcher);
+        one.alone = false;
+    }
 }
 
 /* --- a call --- */
@@ -89,41 +120,47 @@ static tf32_product product_of(const struct bf16_workspace *workspace, const gem
     return p;
 }
 
+/* The transpose of the gradient, B or A, which is written now if it is not there. */
+static float32_transposed transposed_gradient(struct float32_workspace *copies, const gemm_call &call,
+                                              cuda_launcher &launcher) {
+    const float32_transposed to = float32_transposed_of_gradient(copies, &call);
+    const bool is_b = call.op == GEMM_TN;
+    if (!to.valid)
+        transpose((const float *)(is_b ? call.b : call.a), is_b ? call.k : call.m, is_b ? call.n : call.k,
+                  is_b ? call.ldb : call.lda, to.values, to.ld, launcher);
+    return to;
+}
+
+/* And where C^T goes. */
+static void map_operands(tf32_product &p, struct float32_workspace *copies, const gemm_call &call,
+                         unsigned columns, cuda_launcher &launcher) {
+    const void *a = call.a, *b = call.b;
+    size_t lda = call.lda, ldb = call.ldb;
+    float32_forget(copies, &call);
+    if (swaps(call)) {
+        std::swap(a, b);
+        std::swap(lda, ldb);
+    } else {
+        const float32_transposed gradient = transposed_gradient(copies, call, launcher);
+        (call.op == GEMM_TN ? b : a) = gradient.values;
+        (call.op == GEMM_TN ? ldb : lda) = gradient.ld;
+    }
+    if (call.backward) {
+        const float32_transposed c = float32_transposed_of_c(copies, &call);
+        p.transposed = c.values;
+        p.ld_transposed = c.ld;
+        if (c.alone) p.to = NULL;
+    }
+    bf16_map_operand(&p.a, TENSOR_TF32, a, p.m, p.k, true, lda, 0, launcher.fault);
+    bf16_map_operand(&p.b, TENSOR_TF32, b, p.n, p.k, false, ldb, columns, launcher.fault);
+}
+
 void tf32_gemm(const struct bf16_workspace *workspace, struct float32_workspace *copies,
                const struct gemm_call *call, cuda_launcher &launcher) {
     const bf16_shape shape = bf16_shape_of(workspace, size_of(*call), TF32_COLUMNS);
-    const unsigned across = shape.columns / shape.pair;
     tf32_product p = product_of(workspace, *call, shape);
-    if (!launcher.describe) {
-        float32_forget(copies, call);
-        if (call->op == GEMM_TN) {
-            const float32_transposed b = float32_transposed_of_b(copies, call);
-            if (!b.valid)
-                launch(launcher, "transpose_kernel", transpose_kernel,
-                       dim3(blocks_for(call->n, SIDE), blocks_for(call->k, SIDE)), dim3(SIDE, STEP), 0,
-                       (const float *)call->b, call->k, call->n, call->ldb, b.values, b.ld);
-            bf16_map_operand(&p.a, TENSOR_TF32, call->a, call->m, call->k, true, call->lda, 0,
-                             launcher.fault);
-            bf16_map_operand(&p.b, TENSOR_TF32, b.values, call->n, call->k, false, b.ld, across,
-                             launcher.fault);
-        } else if (swaps(*call)) {
-            bf16_map_operand(&p.a, TENSOR_TF32, call->b, call->n, call->k, true, call->ldb, 0,
-                             launcher.fault);
-            bf16_map_operand(&p.b, TENSOR_TF32, call->a, call->m, call->k, false, call->lda, across,
-                             launcher.fault);
-        } else {
-            bf16_map_operand(&p.a, TENSOR_TF32, call->a, call->m, call->k, false, call->lda, BF16_ROWS,
-                             launcher.fault);
-            bf16_map_operand(&p.b, TENSOR_TF32, call->b, call->n, call->k, false, call->ldb, across,
-                             launcher.fault);
-            if (call->backward) {
-                const float32_transposed c = float32_transposed_of_c(copies, call);
-                p.transposed = c.values;
-                p.ld_transposed = c.ld;
-            }
-        }
-    }
+    if (!launcher.describe) map_operands(p, copies, *call, shape.columns / shape.pair, launcher);
     if (launcher.fault->message[0]) return;
     tf32_launch(call->op, p, (unsigned)gemm_multiprocessors(*call, workspace->processors), launcher);
-    if (call->backward) bf16_sum_columns(workspace, call, launcher);
+    if (call->backward) bf16_sum_columns(workspace, call, rows_of_sums(call), launcher);
 }

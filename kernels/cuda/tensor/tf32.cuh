@@ -10,10 +10,12 @@
    take nearly twice as long. */
 static const unsigned TF32_COLUMNS = 256;
 
-/* All that a launch needs beside the members of the same meaning. NN is computed as C^T = B^T A^T: m and n
-   are those of C^T. */
+/* The kernel has k along the rows of its first operand and along the columns of the second: NN is computed as
+   C^T = B^T A^T; of TN and NT the gradient is needed as its transpose. */
+
+/* All that a launch needs beside the members of the same meaning. m and n of NN are those of C^T. */
 struct tf32_product : bf16_product {
-    float *to, *to_pre;        /* C; the values before the activation, or NULL */
+    float *to, *to_pre;        /* C, or NULL; the values before the activation, or NULL */
     const float *derived_from; /* what the backward epilogue reads */
     float *transposed;         /* receives C^T, or NULL */
     size_t ld, ld_transposed;  /* ld: of all others */
@@ -27,9 +29,15 @@ void tf32_launch(enum gemm_op op, const tf32_product &product, unsigned processo
 bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);
 
 /* Is it faster than cuBLAS for this call? */
-bool tf32_pays(const struct bf16_workspace *workspace, const struct gemm_call *call);
+bool tf32_pays(const struct bf16_workspace *workspace, struct float32_workspace *copies,
+               const struct gemm_call *call);
 
-/* For calls that tf32_supports; of weight gradients after float32_reserve_transposed. */
+/* Before a call that this kernel or another runs: restores operands of it that were written as their
+   transpose alone, if it reads them as they are. */
+void tf32_restore(struct float32_workspace *copies, const struct gemm_call *call, bool by_this_kernel,
+                  cuda_launcher &launcher);
+
+/* For calls that tf32_supports; of gradients after float32_reserve_transposed. */
 void tf32_gemm(const struct bf16_workspace *workspace, struct float32_workspace *copies,
                const struct gemm_call *call, cuda_launcher &launcher);
 

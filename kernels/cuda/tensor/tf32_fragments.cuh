@@ -2,7 +2,6 @@
 #ifndef TESSERA_KERNELS_CUDA_TENSOR_TF32_FRAGMENTS_CUH
 #define TESSERA_KERNELS_CUDA_TENSOR_TF32_FRAGMENTS_CUH
 
-#include "kernels/cuda/tensor/ldmatrix.cuh"
 #include "kernels/cuda/tensor/wgmma_tf32.cuh"
 
 /* 32 rows of k of 64 columns of the operand, in shared memory: two boxes of 32 columns (tensor_map.cuh). */
@@ -29,20 +28,6 @@ static __device__ inline void load_transposed(float (&of)[STEPS][4], const char 
             of[step][2 * i] = two.x;
             of[step][2 * i + 1] = two.y;
         }
-}
-
-/* The same of 64 rows with 32 of k along each: a box of 128 bytes a row. */
-template <int STEPS>
-static __device__ inline void load_fragments(float (&of)[STEPS][4], const char *at, unsigned first) {
-    const unsigned lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-#pragma unroll
-    for (unsigned step = 0; step < STEPS; step++) {
-        const unsigned unit = 2 * (first + step) + lane / 16;
-        uint32_t words[4];
-        ldmatrix_x4(words, at + row * 128 + ((unit ^ row % 8) << 4));
-#pragma unroll
-        for (int i = 0; i < 4; i++) of[step][i] = __uint_as_float(words[i]);
-    }
 }
 
 #endif

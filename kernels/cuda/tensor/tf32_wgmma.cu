@@ -6,10 +6,9 @@ namespace tf32 {
 
 typedef void kernel(tf32_product);
 
-/* NN is C^T = B^T A^T, TN is A^T B with B as its transpose: the first operand has k along its rows. */
 template <enum gemm_op OP>
 static constexpr kernel *STORING =
-    bf16::bf16_kernel<tile_store<OP, TF32_COLUMNS>, float, OP != GEMM_NT, false, TF32_COLUMNS>;
+    bf16::bf16_kernel<tile_store<OP, TF32_COLUMNS>, float, true, false, TF32_COLUMNS>;
 
 static kernel *kernel_of(enum gemm_op op) {
     return op == GEMM_NN ? STORING<GEMM_NN> : op == GEMM_TN ? STORING<GEMM_TN> : STORING<GEMM_NT>;
