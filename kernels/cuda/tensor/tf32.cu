@@ -36,10 +36,10 @@ static bf16_size size_of(const struct gemm_call &call) {
     return {swaps(call) ? call.n : call.m, swaps(call) ? call.m : call.n, blocks_for(call.k, STAGE_K)};
 }
 
-/* Measured on an H200, in trainings (docs/figures/h200/tf32-large.txt): 1024 x 1024 x 1024 (3.3) is slower than
-   with cuBLAS, twice as many rows (1.7) faster. For weight gradients cuBLAS takes longer: 1000 x 1000 x 2048
-   (2.6) is faster here. An input gradient whose transpose must be written first is as fast as cuBLAS and the
-   passes of its backward epilogue, not faster. */
+/* Measured on an H200, in trainings (docs/tensor-cores.md): 1024 x 1024 x 1024 (3.3) is slower than with
+   cuBLAS, twice as many rows (1.7) faster. For weight gradients cuBLAS takes longer: 1000 x 1000 x 2048 (2.6)
+   is faster here. An input gradient whose transpose must be written first is as fast as cuBLAS and the passes
+   of its backward epilogue, not faster. */
 bool tf32_pays(const struct bf16_workspace *workspace, struct float32_workspace *copies,
                const struct gemm_call *call) {
     const size_t least = 128;
