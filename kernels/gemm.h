@@ -112,8 +112,8 @@ struct gemm_call {
        context: it need not be complete before that call has ended. With an output layer (kernels/ops.h) the
        same holds for its weight and bias gradients, and for its loss. */
     bool sums_later;
-    /* Later calls of `gemm` on this context alone read C, as an operand that is unchanged: a backend may keep
-       it in another form, and not write C itself. */
+    /* Nothing reads C but later calls of `gemm` on this context, each the whole matrix as an operand that it
+       says is unchanged: a backend may keep C in another form, and not write it. */
     bool c_only_operand;
 };
 
@@ -283,8 +283,8 @@ struct gemm_backend {
 
 /* The version of this header. New optional slots go to the end of struct gemm_backend: plug-ins that were
    built without them still work. Slots for built-in backends alone may change in place, because the program
-   takes them as NULL in a plug-in. Any other change raises the number, and the program refuses plug-ins of
-   another number. */
+   takes them as NULL in a plug-in, and so may what struct gemm_call has for them at its end. Any other change
+   raises the number, and the program refuses plug-ins of another number. */
 #define GEMM_ABI 4
 
 /* The symbol `gemm_plugin`, which the program looks up in the shared object. */

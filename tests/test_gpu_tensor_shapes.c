@@ -28,6 +28,11 @@ static void the_list_is_right(void **state) {
     check_list("tensor=always", GEMM_TRUE);
 }
 
+static void the_list_is_right_as_tf32(void **state) {
+    (void)state;
+    check_list("tensor=always", GEMM_TF32);
+}
+
 static void the_list_is_right_by_six_products(void **state) {
     (void)state;
     check_list("tensor=bf16x6", GEMM_TRUE);
@@ -128,6 +133,8 @@ static const size_t tf32_shapes[TF32][3] = {
 static void many_rows_are_right_as_tf32(void **state) {
     (void)state;
     check_shapes("tensor=always", GEMM_TF32, tf32_shapes, TF32);
+    /* rows of C that are no multiples of four: with the kernel or, for what it cannot do, without */
+    check_shapes("tensor=always", GEMM_TF32, (const size_t[2][3]){{300, 202, 260}, {301, 1002, 516}}, 2);
 }
 
 /* Without beta, as calls with an epilogue are. */
@@ -176,6 +183,7 @@ static void shapes_take_their_kernels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_list_is_right),
+        cmocka_unit_test(the_list_is_right_as_tf32),
         cmocka_unit_test(the_list_is_right_by_six_products),
         cmocka_unit_test(the_list_is_right_by_three_products),
         cmocka_unit_test(large_shapes_are_right),

@@ -25,8 +25,8 @@ static struct gemm_call on_gpu(const struct offload *offload, const struct gemm_
     copy.a = offload->a.memory;
     copy.b = offload->b.memory;
     copy.c = offload->c.memory;
-    copy.a_unchanged = copy.b_unchanged = copy.b_complete =
-        false; /* each call copies its operands to the same memory */
+    copy.a_unchanged = copy.b_unchanged = copy.b_complete = copy.c_only_operand =
+        false; /* each call copies its operands to the same memory, and C back */
     return copy;
 }
 

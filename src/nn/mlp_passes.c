@@ -162,12 +162,13 @@ static struct gemm_call input_gradient_call(const struct mlp *mlp, size_t l, siz
     return call;
 }
 
-/* Does nothing but GEMMs read the dL/dZ of layer l that a GEMM writes? Audits copy it; a list of updates does
-   not say that it is unchanged. */
+/* Does nothing but GEMMs read the dL/dZ of layer l that a GEMM writes? In a step that is recorded, for which
+   updates overlap: beside others, audits and traces read it. The list of updates does not say that it is
+   unchanged. (By the last question a backend learns of the call before the matrix is written.) */
 static bool only_gemms_read_gradient(const struct mlp *mlp, size_t l, size_t rows,
                                      const struct step_scalars *step) {
     const struct gemm_call gradient = mlp_weight_gradient(mlp, l, rows, step != NULL, 0, true);
-    return !mlp->compute->audit && mlp->adversarial == 0 && !mlp_fuses_update(mlp, l, &gradient);
+    return mlp->updates_overlap && mlp->adversarial == 0 && !mlp_fuses_update(mlp, l, &gradient);
 }
 
 /* Computes dL/dZ and bias gradient of the layer below from dL/dZ of layer l, which `unchanged` says that a

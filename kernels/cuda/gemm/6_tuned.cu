@@ -110,9 +110,8 @@ static bool on_tensor_cores(tuned_context *context, const struct gemm_call *call
 static bool tf32_on_tensor_cores(tuned_context *context, const struct gemm_call *call,
                                  cuda_launcher &launcher) {
     if (!context->tf32_open || !tf32_supports(&context->bf16, call)) return false;
-    const bool wanted =
-        context->tensor_cores == TENSOR_ALWAYS ||
-        (context->tensor_cores == TENSOR_AUTO && tf32_pays(&context->bf16, &context->float32, call));
+    const bool wanted = context->tensor_cores == TENSOR_ALWAYS ||
+                        (context->tensor_cores == TENSOR_AUTO && tf32_pays(&context->bf16, call));
     return wanted && (launcher.describe || call->op == GEMM_NN ||
                       float32_reserve_transposed(&context->float32, call, launcher.fault));
 }

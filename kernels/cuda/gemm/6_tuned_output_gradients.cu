@@ -2,11 +2,13 @@
    and biases, and the input gradient with the backward epilogue of the layer below.
 
    Idea       A thread block has 64 units, and blocks of 64 x 64 elements of X and of its gradient, as those
-              of planes (planes.cuh), which it writes as well. Two of X are requested ahead. Weight gradients
-              stay in registers over all rows of the thread block.
+              of planes (planes.cuh), which it writes as well; for TF32 the transpose, beside it or alone.
+              Two blocks of X are requested ahead. Weight gradients stay in registers over all rows of the
+              thread block.
    Sums       float32 multiply-adds over the rows of a thread, then over warps and thread blocks in order. The
               last thread block of 64 units adds those of the others.
-   Bound by   bytes: X read, its gradient and planes written, 201 MB for 8192 x 2048: 50 us at 4 TB/s
+   Bound by   bytes: X read, its gradient and planes written, 201 MB for 8192 x 2048: 50 us at 4 TB/s; with
+              the transpose alone 134 MB
    Improves   6_tuned_narrow.cu and 6_tuned_narrow_nt.cu
    Run        ./train --backend cuda-tuned --config configs/high-throughput.cfg */
 #include "kernels/cuda/gemm/6_tuned_output_large.cuh"

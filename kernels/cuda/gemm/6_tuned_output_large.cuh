@@ -15,7 +15,7 @@ template <unsigned C> constexpr unsigned GRAD_PITCH = (C + 3) / 4 * 4;
 struct large_layer {
     output<float> layer;
     planes x_grad;                 /* `blocks` NULL: none */
-    float32_transposed transposed; /* of the input gradient; `values` NULL: none */
+    float32_transposed transposed; /* of the input gradient, beside it or alone; `values` NULL: none */
     unsigned groups;               /* of 64 units */
     unsigned strips;               /* thread blocks of a group, each with every `strips`-th 64 rows */
     unsigned parts;                /* thread blocks of the first kernel */

@@ -304,6 +304,7 @@ static __device__ void consume(const typename STORE::product &p, char *shared, c
 
 template <typename STORE, typename T, bool A_T, bool B_T, int N>
 __global__ void __launch_bounds__(THREADS, 1) bf16_kernel(const __grid_constant__ typename STORE::product p) {
+    static_assert(sizeof(T) == 2 || (A_T && !B_T));
 #ifdef HAVE_WGMMA
     extern __shared__ __align__(1024) char shared[]; /* ring buffer, slots, barriers */
     uint64_t *const barriers = (uint64_t *)(shared + BARRIERS_AT), *const arrived =

@@ -87,7 +87,7 @@ static bool same_matrix(const split_source &x, const split_source &y) {
 
 static void forget(struct float32_workspace *workspace, const void *values) {
     for (float32_operand &one : workspace->operand)
-        if (one.source.values == values) one.valid = one.alone = false;
+        if (one.source.values == values) one.valid = one.not_written = false;
 }
 
 void float32_forget(struct float32_workspace *workspace, const struct gemm_call *call) {
@@ -97,7 +97,7 @@ void float32_forget(struct float32_workspace *workspace, const struct gemm_call 
 }
 
 void float32_forget_all(struct float32_workspace *workspace) {
-    for (float32_operand &one : workspace->operand) one.valid = one.alone = false;
+    for (float32_operand &one : workspace->operand) one.valid = one.not_written = false;
 }
 
 /* The operand with this matrix; NULL: there is none. */
@@ -129,7 +129,7 @@ static bool replace(struct float32_workspace *workspace, float32_operand *operan
     operand->source.to.blocks = old.blocks;
     operand->source.to.codes = (unsigned *)(old.blocks + planes_bytes);
     operand->source.to.flags = workspace->flags + (operand - workspace->operand);
-    operand->valid = operand->alone = operand->read = false;
+    operand->valid = operand->not_written = operand->needed = false;
     return true;
 }
 
@@ -161,20 +161,19 @@ bool float32_reserve_transposed(struct float32_workspace *workspace, const struc
     return workspace->open && take(workspace, source_of_gradient(*call), fault);
 }
 
-bool float32_has_transposed(struct float32_workspace *workspace, const struct gemm_call *call) {
-    const float32_operand *const own = find(workspace, source_of_gradient(*call));
-    return own && own->valid && (call->op == GEMM_TN ? call->b_unchanged : call->a_unchanged);
+bool float32_is_gradient_of(const struct float32_operand *operand, const struct gemm_call *call) {
+    return operand->capacity && same_matrix(operand->source, source_of_gradient(*call));
 }
 
-/* alone: the matrix itself need not be written, unless something has read it. */
+/* alone: the matrix itself need not be written, unless it is needed. */
 static float32_transposed transposed_of(struct float32_workspace *workspace, const split_source &source,
                                         bool alone) {
     static_assert(2 * PLANE_BYTES == PLANE_SIDE * PLANE_SIDE * sizeof(float));
     float32_operand *const own = workspace->open && workspace->transposes ? find(workspace, source) : NULL;
     if (!own) return {};
-    own->alone = own->alone || (alone && !own->read);
+    own->not_written = own->not_written || (alone && !own->needed);
     const float32_transposed all = {(float *)own->source.to.blocks, own->source.to.row_blocks * PLANE_SIDE,
-                                    own->valid, own->alone};
+                                    own->valid, own->not_written};
     own->valid = true;
     own->last_call = workspace->calls;
     return all;

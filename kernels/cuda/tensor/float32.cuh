@@ -31,8 +31,8 @@ struct float32_operand {
     split_source source; /* without `wide` */
     size_t capacity;     /* blocks that it has memory for */
     bool valid;          /* the planes, or the transpose, are those of the matrix */
-    bool alone;          /* the transpose was written, and not the matrix */
-    bool read;           /* kernels that need the matrix itself have read it */
+    bool not_written;    /* the transpose was written, the matrix itself not */
+    bool needed;         /* a kernel has read the matrix itself, since the operand has this memory */
     uint64_t last_call;
 };
 
@@ -66,21 +66,22 @@ void float32_forget_all(struct float32_workspace *workspace);
    `blocks` NULL: none. After float32_forget. */
 planes float32_planes_of_c(struct float32_workspace *workspace, const struct gemm_call *call);
 
-/* Products of TF32 (tf32.cu) need a gradient, B of TN or A of NT, as its transpose: [columns][ld], in the
-   place of its planes. With float32_transposed_of_c another kernel writes it with C; `values` NULL: not
-   wanted. */
+/* Products of TF32 (tf32.cu) need the gradient of a call, B of TN or A of NT, as its transpose:
+   [columns][ld], in the place of its planes. */
 struct float32_transposed {
-    float *values;
+    float *values; /* NULL, of C: not wanted */
     size_t ld;
-    bool
-        valid; /* of a gradient: it is there; else the caller must write it now. Of C it must do so always. */
-    bool alone; /* C itself need not be written */
+    bool valid; /* of a gradient: written, and unchanged since; else the caller must write it now */
+    bool alone; /* of C: C itself need not be written */
 };
+
+/* Makes room for it; false: there is no memory. */
 bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
                                 cuda_fault *fault);
-/* Was the transpose of the gradient written, and is the gradient unchanged? */
-bool float32_has_transposed(struct float32_workspace *workspace, const struct gemm_call *call);
-/* After float32_forget, and the first after float32_reserve_transposed. Later calls take it as written. */
+/* Is it the gradient of the call? */
+bool float32_is_gradient_of(const struct float32_operand *operand, const struct gemm_call *call);
+/* After float32_forget: of the gradient, for which there is room, and of C, for a kernel that writes it.
+   Later calls take it as written. */
 float32_transposed float32_transposed_of_gradient(struct float32_workspace *workspace,
                                                   const struct gemm_call *call);
 float32_transposed float32_transposed_of_c(struct float32_workspace *workspace, const struct gemm_call *call);

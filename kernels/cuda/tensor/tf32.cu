@@ -9,22 +9,23 @@ static bool aligned(const void *memory) {
     return (uintptr_t)memory % 8 == 0;
 }
 
-/* Four warps have 64 rows of a tile, and sums of their columns. */
+/* Of 64 rows there are all, also of a last tile with fewer. */
 static unsigned rows_of_sums(const struct gemm_call *call) {
-    return 4 * blocks_for(call->m, 64);
+    return blocks_for(call->m, 64) * (64 / TF32_SUMMED_ROWS);
 }
 
-/* The kernel reads and writes two neighbours of a row at a time. */
+/* The kernel reads and writes two neighbours of a row at a time; sums of columns are added by fours. */
 bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_call *call) {
-    const size_t most = (size_t)1 << 24, most_k = (size_t)1 << 20; /* of which transpose_kernel has a grid */
+    const size_t most = (size_t)1 << 24;
     const struct gemm_epilogue *const forward = call->epilogue;
     const struct gemm_backward *const back = call->backward;
     return workspace->open && call->dtype == GEMM_F32 && call->op != GEMM_TT && call->beta == 0 && call->k &&
-           call->m <= most && call->n <= most && call->k <= most_k && call->n % 2 == 0 &&
-           call->ldc % 2 == 0 && aligned(call->c) && tensor_map_fits(call->a, call->lda, 4) &&
+           call->m <= most && call->n <= most && call->k <= most && call->n % 2 == 0 && call->ldc % 2 == 0 &&
+           aligned(call->c) && tensor_map_fits(call->a, call->lda, 4) &&
            tensor_map_fits(call->b, call->ldb, 4) && bf16_partials_fit(call, rows_of_sums(call)) &&
            (!forward || (call->op == GEMM_NN && aligned(forward->bias) && aligned(forward->pre))) &&
-           (!back || (call->op == GEMM_NT && aligned(back->pre) && aligned(back->output)));
+           (!back ||
+            (call->op == GEMM_NT && call->n % 4 == 0 && aligned(back->pre) && aligned(back->output)));
 }
 
 /* Is C^T computed? */
@@ -36,17 +37,16 @@ static bf16_size size_of(const struct gemm_call &call) {
     return {swaps(call) ? call.n : call.m, swaps(call) ? call.m : call.n, blocks_for(call.k, STAGE_K)};
 }
 
-/* Measured on an H200, in trainings (docs/tensor-cores.md): 1024 x 1024 x 1024 (3.3) is slower than with
-   cuBLAS, twice as many rows (1.7) faster. For weight gradients cuBLAS takes longer: 1000 x 1000 x 2048 (2.6)
-   is faster here. An input gradient whose transpose must be written first is as fast as cuBLAS and the passes
-   of its backward epilogue, not faster. */
-bool tf32_pays(const struct bf16_workspace *workspace, struct float32_workspace *copies,
-               const struct gemm_call *call) {
+/* The factors of bf16_fills were measured on an H200, in trainings (docs/tensor-cores.md): 1024 x 1024 x
+   1024, 3.3, is slower than with cuBLAS, twice as many rows, 1.7, faster. For weight gradients cuBLAS takes
+   longer: 1000 x 1000 x 2048, 2.6, is faster here. Without a backward epilogue an input gradient is faster
+   only if its transpose is there; with one it is no slower if that must be written first. */
+bool tf32_pays(const struct bf16_workspace *workspace, const struct gemm_call *call) {
     const size_t least = 128;
     const double most = call->op == GEMM_TN ? 2.8 : 2.2;
     const bf16_size size = size_of(*call);
     return call->m > least && call->n >= least && call->k >= least &&
-           (call->op != GEMM_NT || call->backward || float32_has_transposed(copies, call)) &&
+           (call->op != GEMM_NT || call->backward || call->a_unchanged) &&
            bf16_fills(workspace, size, bf16_shape_of(workspace, size, TF32_COLUMNS), most);
 }
 
@@ -58,7 +58,8 @@ static const unsigned SIDE = 32, STEP = 8;
 __global__ void __launch_bounds__(SIDE *STEP)
     transpose_kernel(const float *from, size_t rows, size_t columns, size_t ld, float *to, size_t ld_to) {
     __shared__ float tile[SIDE][SIDE + 1];
-    const size_t row = (size_t)blockIdx.y * SIDE, column = (size_t)blockIdx.x * SIDE;
+    const size_t across = (columns + SIDE - 1) / SIDE;
+    const size_t row = blockIdx.x / across * SIDE, column = blockIdx.x % across * SIDE;
     const unsigned x = threadIdx.x;
     for (unsigned y = threadIdx.y; y < SIDE; y += STEP)
         if (row + y < rows && column + x < columns) tile[y][x] = from[(row + y) * ld + column + x];
@@ -69,23 +70,23 @@ __global__ void __launch_bounds__(SIDE *STEP)
 
 static void transpose(const float *from, size_t rows, size_t columns, size_t ld, float *to, size_t ld_to,
                       cuda_launcher &launcher) {
-    launch(launcher, "transpose_kernel", transpose_kernel,
-           dim3(blocks_for(columns, SIDE), blocks_for(rows, SIDE)), dim3(SIDE, STEP), 0, from, rows, columns,
-           ld, to, ld_to);
+    launch(launcher, "transpose_kernel", transpose_kernel, blocks_for(rows, SIDE) * blocks_for(columns, SIDE),
+           dim3(SIDE, STEP), 0, from, rows, columns, ld, to, ld_to);
 }
 
 void tf32_restore(struct float32_workspace *copies, const struct gemm_call *call, bool by_this_kernel,
                   cuda_launcher &launcher) {
     for (float32_operand &one : copies->operand) {
-        const bool is_a = one.source.values == call->a && !(by_this_kernel && call->op == GEMM_NT),
-                   is_b = one.source.values == call->b && !(by_this_kernel && call->op == GEMM_TN);
+        const bool transposed = by_this_kernel && !swaps(*call) && float32_is_gradient_of(&one, call),
+                   is_a = one.source.values == call->a && !(transposed && call->op == GEMM_NT),
+                   is_b = one.source.values == call->b && !(transposed && call->op == GEMM_TN);
         if (!is_a && !is_b) continue;
-        one.read = true;
-        if (one.alone && (is_a ? call->a_unchanged : call->b_unchanged))
+        one.needed = true;
+        if (one.not_written && (is_a ? call->a_unchanged : call->b_unchanged))
             transpose((const float *)one.source.to.blocks, one.source.columns, one.source.rows,
                       one.source.to.row_blocks * PLANE_SIDE, (float *)one.source.values, one.source.ld,
                       launcher);
-        one.alone = false;
+        one.not_written = false;
     }
 }
 

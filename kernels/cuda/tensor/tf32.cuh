@@ -13,7 +13,10 @@ static const unsigned TF32_COLUMNS = 256;
 /* The kernel has k along the rows of its first operand and along the columns of the second: NN is computed as
    C^T = B^T A^T; of TN and NT the gradient is needed as its transpose. */
 
-/* All that a launch needs beside the members of the same meaning. m and n of NN are those of C^T. */
+static const unsigned TF32_SUMMED_ROWS = 16; /* of a warp, which are not neighbours */
+
+/* All that a launch needs beside the members of the same meaning. m and n of NN are those of C^T; `partials`
+   is [m / 64, rounded up][4][n]. */
 struct tf32_product : bf16_product {
     float *to, *to_pre;        /* C, or NULL; the values before the activation, or NULL */
     const float *derived_from; /* what the backward epilogue reads */
@@ -29,8 +32,7 @@ void tf32_launch(enum gemm_op op, const tf32_product &product, unsigned processo
 bool tf32_supports(const struct bf16_workspace *workspace, const struct gemm_call *call);
 
 /* Is it faster than cuBLAS for this call? */
-bool tf32_pays(const struct bf16_workspace *workspace, struct float32_workspace *copies,
-               const struct gemm_call *call);
+bool tf32_pays(const struct bf16_workspace *workspace, const struct gemm_call *call);
 
 /* Before a call that this kernel or another runs: restores operands of it that were written as their
    transpose alone, if it reads them as they are. */

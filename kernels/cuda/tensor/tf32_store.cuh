@@ -118,12 +118,13 @@ template <enum gemm_op OP, int N> struct tile_store {
     /* Stores the sums of the columns of a part over the rows of the warp. `totals`: of the two rows of a
        lane. */
     __device__ void store_sums(float (&totals)[8], unsigned part) const {
-        const unsigned quarter = lane() / 4;
-        halve<8>(totals, quarter & 4, 16);
-        halve<4>(totals, quarter & 2, 8);
-        halve<2>(totals, quarter & 1, 4);
-        const unsigned column = column0 + part * PART + quarter / 2 * 8 + quarter % 2;
-        if (column < p.n) p.partials[(size_t)(row_of_group / 16 + warp) * p.n + column] = totals[0];
+        const unsigned kept = lane() / 4; /* of the totals, by this lane */
+        halve<8>(totals, kept & 4, 16);
+        halve<4>(totals, kept & 2, 8);
+        halve<2>(totals, kept & 1, 4);
+        const unsigned column = column0 + part * PART + kept / 2 * 8 + kept % 2;
+        if (column < p.n)
+            p.partials[(size_t)(row_of_group / TF32_SUMMED_ROWS + warp) * p.n + column] = totals[0];
     }
 
     template <enum activation A> __device__ void store_backward(const float (&sums)[N / 2]) {
