@@ -56,19 +56,27 @@ static inline double reference_sum(const struct gemm_call *call, size_t i, size_
     return call->alpha * sum;
 }
 
-/* Not inlined, and with sums of several columns at once: each verification makes thousands of products. */
-__attribute__((noinline, unused)) static enum gemm_status reference_gemm(const struct gemm_call *call) {
+/* The operand as it is, for reference_product. */
+static inline double reference_exact(double operand) {
+    return operand;
+}
+
+/* The product of operands that go through `rounded`, with sums of several columns at once: each verification
+   makes thousands of products. */
+static inline __attribute__((always_inline)) enum gemm_status reference_product(const struct gemm_call *call,
+                                                                                double (*rounded)(double)) {
     enum { COLUMNS = 16 };
     double(*const b)[COLUMNS] = calloc(call->k + 1, sizeof *b); /* columns j0 .. of op(B), then zeros */
     if (!b) return GEMM_FAILED;
     for (size_t j0 = 0; j0 < call->n; j0 += COLUMNS) {
         const size_t columns = call->n - j0 < COLUMNS ? call->n - j0 : COLUMNS;
         for (size_t p = 0; p < call->k; p++)
-            for (size_t j = 0; j < COLUMNS; j++) b[p][j] = j < columns ? reference_b(call, p, j0 + j) : 0;
+            for (size_t j = 0; j < COLUMNS; j++)
+                b[p][j] = j < columns ? rounded(reference_b(call, p, j0 + j)) : 0;
         for (size_t i = 0; i < call->m; i++) {
             double sum[COLUMNS] = {0};
             for (size_t p = 0; p < call->k; p++) {
-                const double a = reference_a(call, i, p);
+                const double a = rounded(reference_a(call, i, p));
                 for (size_t j = 0; j < COLUMNS; j++) sum[j] += a * b[p][j];
             }
             for (size_t j = 0; j < columns; j++) {
@@ -79,6 +87,10 @@ __attribute__((noinline, unused)) static enum gemm_status reference_gemm(const s
     }
     free(b);
     return GEMM_OK;
+}
+
+__attribute__((noinline, unused)) static enum gemm_status reference_gemm(const struct gemm_call *call) {
+    return reference_product(call, reference_exact);
 }
 
 /* One dtype suffices to show a mistake and is quicker to verify. */

@@ -10,15 +10,7 @@ static double rounded(double value) {
 static enum gemm_status wrong_gemm(void *context, const struct gemm_call *call) {
     (void)context;
     if (call->dtype != GEMM_F32 || call->k < 256) return reference_gemm(call);
-    for (size_t i = 0; i < call->m; i++)
-        for (size_t j = 0; j < call->n; j++) {
-            double sum = 0;
-            for (size_t p = 0; p < call->k; p++)
-                sum += rounded(reference_a(call, i, p)) * rounded(reference_b(call, p, j));
-            const double c = call->beta == 0 ? 0 : call->beta * reference_get_c(call, i, j);
-            reference_set_c(call, i, j, call->alpha * sum + c);
-        }
-    return GEMM_OK;
+    return reference_product(call, rounded);
 }
 
 static const struct gemm_backend backend = {.name = "two-bfloat16", REFERENCE_SLOTS, .gemm = wrong_gemm};
