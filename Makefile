@@ -114,7 +114,7 @@ CUDA_SOURCES := $(if $(HAVE_CUDA),$(LONGEST_CUDA) $(filter-out $(LONGEST_CUDA),$
 OBJECTS := $(CUDA_SOURCES:%.cu=$(B)/%.cu.o) $(SOURCES:%.c=$(B)/%.o)
 # WITHOUT=measure leaves tests/test_measure.c out
 # the longest first, so that no core waits for one of them at the end
-LONGEST := measure plugin hostile gemm allocation fused processes_faults process bounds audit bits readout_command
+LONGEST := hostile measure plugin gemm processes_faults allocation fused bounds audit process bits grade tuned streamed readout_command
 TESTS := $(LONGEST:%=tests/test_%.c) $(filter-out $(LONGEST:%=tests/test_%.c),$(wildcard tests/test_*.c))
 TESTS := $(filter-out $(WITHOUT:%=$(B)/tests/test_%),$(TESTS:%.c=$(B)/%))
 GPU_TESTS := $(filter $(B)/tests/test_gpu_%,$(TESTS))
