@@ -113,6 +113,22 @@ static void every_backend_is_right(void **state) {
     close_together(&together);
 }
 
+/* The oracle's bounds are those of one precision. */
+static void together_have_one_precision(void **state) {
+    (void)state;
+    struct compute one, other;
+    struct compute *const both[] = {&one, &other};
+    const struct verify_case test = verify_case_at(0);
+    bool skipped[2];
+    support_open(&one, "serial", 1);
+    support_open(&other, "serial", 1);
+    other.precision = GEMM_TF32;
+    assert_status(verify_gemm_together(both, 2, &test, skipped), STATUS_USAGE);
+    assert_says(status_message(), "backends 'serial' and 'serial' differ in precision");
+    compute_close(&one);
+    compute_close(&other);
+}
+
 static bool only_f32(enum gemm_dtype dtype, enum gemm_op op) {
     return dtype == GEMM_F32 && op != GEMM_TT;
 }
@@ -368,6 +384,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_variant_is_in_the_list),
         cmocka_unit_test(every_backend_is_right),
+        cmocka_unit_test(together_have_one_precision),
         cmocka_unit_test(all_cases_are_counted),
         cmocka_unit_test(tuned_is_right_where_it_is_narrow),
         cmocka_unit_test(tuned_is_right_where_it_packs),

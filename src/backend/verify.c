@@ -217,6 +217,10 @@ enum status verify_gemm_together(struct compute *const *computes, size_t count,
     for (size_t i = 0; i < count; i++) {
         candidates[i] =
             (struct candidate){.compute = computes[i], .guarded = computes[i]->device.driver->host_memory};
+        if (computes[i]->precision != computes[0]->precision)
+            return status_set(STATUS_USAGE,
+                              "verify_gemm_together: backends '%s' and '%s' differ in precision",
+                              computes[0]->backend->name, computes[i]->backend->name);
         skipped[i] = !computes[i]->backend->supports(test->dtype, test->op);
         running -= skipped[i];
     }

@@ -44,7 +44,8 @@ struct verify_case {
 enum status verify_gemm(struct compute *compute, const struct verify_case *test, bool *skipped);
 
 /* The same on up to VERIFY_TOGETHER backends of one precision, up to the first failure: the inputs are drawn
-   and the oracle is computed once for all of them. `skipped`: one for each backend. */
+   and the oracle is computed once for all of them. `skipped`: one for each backend.
+   STATUS_USAGE if the precisions differ. */
 enum { VERIFY_TOGETHER = 8 };
 enum status verify_gemm_together(struct compute *const *computes, size_t count,
                                  const struct verify_case *test, bool *skipped);
