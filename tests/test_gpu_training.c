@@ -122,8 +122,8 @@ static void long_batches_follow_the_host(void **state) {
     }
 }
 
-/* Gradients that the graph keeps as their transposes alone, where there are kernels for it: eager has audits,
-   which read them. */
+/* Gradients that the graph keeps as their transposes alone, where there are kernels for it, and eager writes
+   (test_gpu_tensor_transposed.c). */
 #define TRANSPOSED "backend=cuda-tuned precision=tf32 layers=784-2048-2048-10 batch-size=1100 epochs=2"
 
 static void graph_equals_eager_bit_for_bit(void **state) {

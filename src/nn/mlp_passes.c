@@ -164,7 +164,7 @@ static struct gemm_call input_gradient_call(const struct mlp *mlp, size_t l, siz
 
 /* Does nothing but GEMMs read the dL/dZ of layer l that a GEMM writes? In a step that is recorded, for which
    updates overlap: beside others, audits and traces read it. The list of updates does not say that it is
-   unchanged. (By the last question a backend learns of the call before the matrix is written.) */
+   unchanged. */
 static bool only_gemms_read_gradient(const struct mlp *mlp, size_t l, size_t rows,
                                      const struct step_scalars *step) {
     const struct gemm_call gradient = mlp_weight_gradient(mlp, l, rows, step != NULL, 0, true);

@@ -161,8 +161,8 @@ bool float32_reserve_transposed(struct float32_workspace *workspace, const struc
     return workspace->open && take(workspace, source_of_gradient(*call), fault);
 }
 
-bool float32_is_gradient_of(const struct float32_operand *operand, const struct gemm_call *call) {
-    return operand->capacity && same_matrix(operand->source, source_of_gradient(*call));
+bool float32_is_operand(const struct float32_operand *operand, const struct gemm_call *call, bool b) {
+    return operand->capacity && same_matrix(operand->source, b ? source_b(*call) : source_a(*call));
 }
 
 /* alone: the matrix itself need not be written, unless it is needed. */

@@ -78,8 +78,8 @@ struct float32_transposed {
 /* Makes room for it; false: there is no memory. */
 bool float32_reserve_transposed(struct float32_workspace *workspace, const struct gemm_call *call,
                                 cuda_fault *fault);
-/* Is it the gradient of the call? */
-bool float32_is_gradient_of(const struct float32_operand *operand, const struct gemm_call *call);
+/* Is it the matrix A of the call, or B: as many rows and columns of the same memory? */
+bool float32_is_operand(const struct float32_operand *operand, const struct gemm_call *call, bool b);
 /* After float32_forget: of the gradient, for which there is room, and of C, for a kernel that writes it.
    Later calls take it as written. */
 float32_transposed float32_transposed_of_gradient(struct float32_workspace *workspace,

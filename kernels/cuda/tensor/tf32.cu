@@ -1,6 +1,7 @@
 /* GEMM of TF32 on the tensor cores: which calls, with which tiles, and the tensor maps. */
 #include "kernels/cuda/tensor/tf32.cuh"
 
+#include <initializer_list>
 #include <utility>
 
 static const unsigned STAGE_K = BF16_K / 2; /* 128 bytes, as of 16 bits */
@@ -76,18 +77,18 @@ static void transpose(const float *from, size_t rows, size_t columns, size_t ld,
 
 void tf32_restore(struct float32_workspace *copies, const struct gemm_call *call, bool by_this_kernel,
                   cuda_launcher &launcher) {
-    for (float32_operand &one : copies->operand) {
-        const bool transposed = by_this_kernel && !swaps(*call) && float32_is_gradient_of(&one, call),
-                   is_a = one.source.values == call->a && !(transposed && call->op == GEMM_NT),
-                   is_b = one.source.values == call->b && !(transposed && call->op == GEMM_TN);
-        if (!is_a && !is_b) continue;
-        one.needed = true;
-        if (one.not_written && (is_a ? call->a_unchanged : call->b_unchanged))
-            transpose((const float *)one.source.to.blocks, one.source.columns, one.source.rows,
-                      one.source.to.row_blocks * PLANE_SIDE, (float *)one.source.values, one.source.ld,
-                      launcher);
-        one.not_written = false;
-    }
+    for (float32_operand &one : copies->operand)
+        for (const bool b : {false, true}) {
+            if (one.source.values != (b ? call->b : call->a)) continue;
+            const bool whole = float32_is_operand(&one, call, b); /* else it has another size: the last batch */
+            if (by_this_kernel && whole && call->op == (b ? GEMM_TN : GEMM_NT)) continue;
+            one.needed = one.needed || whole;
+            if (one.not_written && (b ? call->b_unchanged : call->a_unchanged))
+                transpose((const float *)one.source.to.blocks, one.source.columns, one.source.rows,
+                          one.source.to.row_blocks * PLANE_SIDE, (float *)one.source.values, one.source.ld,
+                          launcher);
+            one.not_written = false;
+        }
 }
 
 /* --- a call --- */
