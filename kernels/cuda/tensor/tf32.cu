@@ -80,9 +80,9 @@ void tf32_restore(struct float32_workspace *copies, const struct gemm_call *call
     for (float32_operand &one : copies->operand)
         for (const bool b : {false, true}) {
             if (one.source.values != (b ? call->b : call->a)) continue;
-            const bool whole = float32_is_operand(&one, call, b); /* else it has another size: the last batch */
-            if (by_this_kernel && whole && call->op == (b ? GEMM_TN : GEMM_NT)) continue;
-            one.needed = one.needed || whole;
+            const bool same = float32_is_operand(&one, call, b); /* or another size, as the last batch */
+            if (by_this_kernel && same && call->op == (b ? GEMM_TN : GEMM_NT)) continue;
+            one.needed = one.needed || same;
             if (one.not_written && (b ? call->b_unchanged : call->a_unchanged))
                 transpose((const float *)one.source.to.blocks, one.source.columns, one.source.rows,
                           one.source.to.row_blocks * PLANE_SIDE, (float *)one.source.values, one.source.ld,
