@@ -10,7 +10,7 @@ static bool aligned(const void *memory) {
     return (uintptr_t)memory % 8 == 0;
 }
 
-/* Of 64 rows there are all, also of a last tile with fewer. */
+/* Each 64 rows of C have four, also the last ones, of which there may be fewer. */
 static unsigned rows_of_sums(const struct gemm_call *call) {
     return blocks_for(call->m, 64) * (64 / TF32_SUMMED_ROWS);
 }
