@@ -361,8 +361,8 @@ static const char *tuned_error(void *opaque) {
 
 extern "C" const struct gemm_backend gemm_cuda_tuned = {
     .name = "cuda-tuned",
-    .summary = "own kernels for narrow and small products, float32, bf16 and fp16 on tensor cores, cuBLAS "
-               "for others",
+    .summary = "own kernels for narrow and small products, float32, tf32, bf16 and fp16 on tensor cores, "
+               "cuBLAS for others",
     .device = GEMM_ON_CUDA,
     .supports = tuned_supports,
     .gemm = tuned_gemm,
